@@ -1,0 +1,217 @@
+"""The contracts between the parts. One to four methods each, every one with at least two
+implementations (the fakes in tests/fakes.py count) and one contract test over all of them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Protocol
+
+from tierway.policies.types import (
+    Ask,
+    BalanceAsk,
+    Call,
+    Head,
+    Ranking,
+    ReplicaView,
+    Source,
+    Trace,
+    Usage,
+)
+
+if TYPE_CHECKING:
+    import numpy as np
+    from numpy.typing import NDArray
+
+    Vectors = NDArray[np.float32]
+
+Clock = Callable[[], float]
+"""Seconds, monotonic."""
+
+
+class Answer(Protocol):
+    """An answer whose first real token (or whole body) is there.
+
+    `read` returns the next bytes of the body in `head.wire`, b"" at its end, and raises
+    BrokenStream or UpstreamTimeout when the upstream fails midway. Cancelling a `read` loses
+    nothing: the next one continues. `aclose` frees every slot it holds, may be called twice,
+    and closes the upstream if the body was not read to its end.
+    """
+
+    @property
+    def head(self) -> Head: ...
+    @property
+    def source(self) -> Source: ...
+    @property
+    def usage(self) -> Usage | None: ...
+
+    async def read(self) -> bytes: ...
+    async def aclose(self) -> None: ...
+
+
+class Upstream(Protocol):
+    """A place that answers calls: a replica or a cloud model."""
+
+    async def open(self, call: Call, source: Source) -> Answer:
+        """Returns once the first real token or the whole body is there; until then
+        everything it raises (UpstreamError) may still be tried elsewhere."""
+        ...
+
+    async def aclose(self) -> None: ...
+
+
+class Embedder(Protocol):
+    """Turns texts into unit vectors.
+
+    `id` names model and version: it is part of every cache namespace, so vectors of two
+    encoders never meet. `encode` returns float32 [n, dim], rows of unit length, raises
+    CacheError when the encoder fails; deadlines are the caller's.
+    """
+
+    @property
+    def id(self) -> str: ...
+    @property
+    def dim(self) -> int: ...
+
+    async def start(self) -> None: ...
+    async def encode(self, texts: Sequence[str]) -> Vectors: ...
+    async def aclose(self) -> None: ...
+
+
+class VectorIndex(Protocol):
+    """Vectors by partition; a search never leaves its partition. Synchronous and CPU-bound:
+    callers run it off the event loop when a partition is large (`size`)."""
+
+    def add(self, partition: bytes, key: int, vector: Vectors) -> None: ...
+    def remove(self, key: int) -> None: ...
+    def search(self, partition: bytes, vector: Vectors, k: int) -> list[tuple[int, float]]:
+        """The k nearest (key, cosine), best first."""
+        ...
+
+    def size(self, partition: bytes) -> int: ...
+
+
+@dataclass(frozen=True, slots=True)
+class Entry:
+    """One stored answer.
+
+    `exact` is the digest of the whole normalised request, `partition` the digest of all of
+    it but the last question; both 16 bytes. `answer` is one complete OpenAI-shaped JSON
+    object of `wire`. `vector` is the question's embedding (float32, unit length, as bytes)
+    or None. `created_at`, `expires_at` are epoch seconds, absolute.
+    """
+
+    id: str
+    exact: bytes
+    partition: bytes
+    wire: str
+    question: str
+    answer: bytes
+    tier: str
+    model: str
+    probabilities: Mapping[str, float]
+    tenant: str
+    user: str
+    namespace: str
+    created_at: float
+    expires_at: float
+    encoder: str = ""
+    vector: bytes | None = None
+    language: str = ""
+    context_id: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Change:
+    """One line of a store's log: an entry put (without its answer) or deleted (entry None)."""
+
+    sequence: int
+    entry_id: str
+    entry: Entry | None
+
+
+class CacheStore(Protocol):
+    """The truth of the cache: entries and a log of changes with rising sequence numbers.
+
+    Every method raises CacheError when the store cannot be used; none blocks the event
+    loop. `put` replaces an entry of the same `exact` digest (both changes in the log).
+    `changes` returns what came after `since`, oldest first, at most `limit`; entries in it
+    carry no answer.
+    """
+
+    async def start(self) -> None: ...
+    async def put(self, entry: Entry) -> int: ...
+    async def get(self, entry_id: str) -> Entry | None: ...
+    async def delete(self, entry_ids: Sequence[str]) -> int: ...
+    async def changes(self, since: int, limit: int = 1000) -> list[Change]: ...
+    async def aclose(self) -> None: ...
+
+
+class Classifier(Protocol):
+    """Probability per model class ("7b", "70b", "175b", "cloud") that it answers well,
+    monotone over the classes in that order."""
+
+    def classify(self, ask: Ask, vector: Vectors | None) -> Mapping[str, float]: ...
+
+
+class Filter(Protocol):
+    name: str
+
+    def excludes(self, ask: BalanceAsk, view: ReplicaView) -> str | None:
+        """Why this replica may not take the call, or None."""
+        ...
+
+
+class Scorer(Protocol):
+    name: str
+
+    def score(self, ask: BalanceAsk, views: Sequence[ReplicaView]) -> Sequence[float]:
+        """One number in [0, 1] per view, higher is better; permuting views permutes it."""
+        ...
+
+
+class Picker(Protocol):
+    name: str
+
+    def order(self, ask: BalanceAsk, scored: Sequence[tuple[ReplicaView, float]]) -> list[int]:
+        """Indices into `scored`, the replica to try first in front."""
+        ...
+
+
+class BalancePolicy(Protocol):
+    name: str
+
+    def rank(self, ask: BalanceAsk, views: Sequence[ReplicaView]) -> Ranking: ...
+
+
+class Wire(Protocol):
+    """A client protocol: bytes <-> Call, Answer and errors. No I/O."""
+
+    name: str
+
+    def parse(self, raw: bytes, headers: Mapping[bytes, bytes], path: str) -> Call: ...
+    def error(self, status: int, type: str, message: str, **extra: Any) -> bytes: ...
+
+
+class Probe(Protocol):
+    """Reads one replica's facts; raises UpstreamError when it cannot."""
+
+    async def poll(self, replica: str) -> Mapping[str, float]: ...
+
+
+class SharedState(Protocol):
+    """Counts over gateways. `reserve` adds one request with its prompt tokens, `release`
+    takes it back; each gateway writes only its own row, so a lost gateway leaves nothing."""
+
+    async def reserve(self, replica: str, tokens: int) -> None: ...
+    async def release(self, replica: str, tokens: int) -> None: ...
+    def others(self, replica: str) -> tuple[int, int]:
+        """(requests, tokens) in flight from the other gateways, as last seen."""
+        ...
+
+
+class Hook(Protocol):
+    """Called once a request is over; must be quick and never raise."""
+
+    def __call__(self, trace: Trace) -> None: ...

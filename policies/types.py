@@ -1,0 +1,290 @@
+"""The objects that travel through the gateway: plain, frozen, no I/O.
+
+A `Call` comes in, an `Answer` (see protocols.py) goes out, and one `Trace` collects what
+happened on the way; headers, metrics, the log line and the console are views of that Trace.
+Units stand in the field names; times are seconds on the monotonic clock unless the name ends
+in `_at`, which is seconds since the epoch.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+WireName = Literal["chat", "completions", "embeddings", "messages"]
+PriorityName = Literal["urgent", "normal", "batch"]
+CacheResult = Literal["hit", "semantic-hit", "miss", "bypass", "shared", "stale"]
+
+Headers = tuple[tuple[bytes, bytes], ...]
+"""Header names lower-case, in the order they came."""
+
+
+@dataclass(frozen=True, slots=True)
+class CacheControl:
+    """What the client asked of the cache: standard Cache-Control and litellm's `cache` object."""
+
+    no_cache: bool = False
+    no_store: bool = False
+    only_if_cached: bool = False
+    max_age_s: float | None = None
+    ttl_s: float | None = None
+    query: str | None = None
+    context_id: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Controls:
+    """The `x-tierway-*` headers, or the same keys of the body's `tierway` object."""
+
+    tier: str | None = None
+    quality: float | None = None
+    session: str | None = None
+    user: str | None = None
+    priority: PriorityName = "normal"
+    namespace: str = ""
+    timeout_s: float | None = None
+    max_error_rate: float | None = None
+    placement: str | None = None
+    debug: bool = False
+    cache: CacheControl = CacheControl()
+
+
+@dataclass(frozen=True, slots=True)
+class Turn:
+    """One message, flattened to its text. `media` names its non-text parts ("image", ...)."""
+
+    role: str
+    text: str
+    media: tuple[str, ...] = ()
+    parts: int = 1
+
+
+@dataclass(frozen=True, slots=True)
+class Ask:
+    """The neutral form of a request: what classifier, cache and balancer may look at.
+
+    `question` is the text of the newest human turn. `text_bytes` is the UTF-8 size of all
+    turns and tool definitions, an upper bound for the prompt's tokens.
+    """
+
+    turns: tuple[Turn, ...]
+    question: str
+    system: str = ""
+    has_tools: bool = False
+    wants_json: bool = False
+    media: tuple[str, ...] = ()
+    max_tokens: int | None = None
+    text_bytes: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Call:
+    """One request, as every stage sees it.
+
+    `raw` is the client's body in its own wire; `body` is the same request in the OpenAI
+    shape (the parsed `raw` for OpenAI wires, a translation for others), never mutated.
+    """
+
+    id: str
+    wire: WireName
+    raw: bytes
+    body: Mapping[str, Any]
+    ask: Ask
+    model: str
+    stream: bool = False
+    tenant: str = ""
+    user: str = ""
+    session: str = ""
+    controls: Controls = Controls()
+    arrived_s: float = 0.0
+    deadline_s: float = float("inf")
+    traceparent: bytes | None = None
+
+    @property
+    def includes_usage(self) -> bool:
+        """True when a streaming client asked for the final usage chunk itself."""
+        options = self.body.get("stream_options")
+        return isinstance(options, Mapping) and bool(options.get("include_usage"))
+
+
+@dataclass(frozen=True, slots=True)
+class Usage:
+    input_tokens: int = 0
+    output_tokens: int = 0
+    cached_tokens: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Head:
+    """Status and headers of an answer; final once an Answer exists."""
+
+    status: int
+    headers: Headers
+    wire: WireName
+    stream: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Source:
+    """Who made an answer. `replica` is `cache` on a hit; `probabilities` maps tier to the
+    classifier's probability that the tier answers well (empty when nothing was classified)."""
+
+    tier: str
+    model: str
+    replica: str
+    probabilities: Mapping[str, float] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class Model:
+    """A configured model: a set of replicas, or a cloud model (`litellm` or `url` set)."""
+
+    name: str
+    tier: str
+    served_name: str | None = None
+    kind: str = "chat"
+    revision: str = ""
+    context_tokens: int | None = None
+    capabilities: frozenset[str] = frozenset()
+    input_price: float | None = None
+    output_price: float | None = None
+    set: Mapping[str, Any] = field(default_factory=dict)
+    cloud: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Tier:
+    """`rank` orders tiers by strength, 0 the weakest. `models` in order of preference."""
+
+    name: str
+    rank: int
+    model_class: str
+    models: tuple[Model, ...]
+    policy: str = "llm"
+    plain_policy: str = "least_request"
+    options: Mapping[str, Any] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class ReplicaView:
+    """What a balancing policy may know about one replica, at one moment.
+
+    `inflight` counts over all gateways, `inflight_tokens` the prompt tokens of those;
+    `waiting`, `running`, `kv_usage` (0..1) come from the engine and are `facts_age_s` old
+    (None where nothing was ever read); GPU facts likewise.
+    """
+
+    id: str
+    model: str
+    tier: str
+    inflight: int = 0
+    inflight_tokens: int = 0
+    weight: float = 1.0
+    available: bool = True
+    unavailable_reason: str = ""
+    waiting: int | None = None
+    running: int | None = None
+    kv_usage: float | None = None
+    facts_age_s: float | None = None
+    gpu: str = ""
+    gpu_utilisation: float | None = None
+    gpu_memory_used_bytes: int | None = None
+    gpu_temperature_celsius: float | None = None
+    node: str = ""
+    zone: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class BalanceAsk:
+    """The facts of one call that balancing uses. `sequence` counts dispatches of the tier
+    (round robin), `draw` is uniform in [0, 1) (random choice and ties)."""
+
+    session: str
+    prompt_tokens: int
+    sequence: int
+    draw: float
+    tried: frozenset[str] = frozenset()
+
+
+@dataclass(frozen=True, slots=True)
+class Candidate:
+    """A replica to try, best first; `reasons` maps a scorer's name to its score in [0, 1]."""
+
+    replica: str
+    score: float
+    reasons: Mapping[str, float] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class Ranking:
+    candidates: tuple[Candidate, ...]
+    excluded: tuple[tuple[str, str], ...] = ()
+    policy: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class TierDecision:
+    """The tiers to try in order, best first, and why.
+
+    `plan` holds the chosen tier, then those the call may degrade to. `reason` is a short
+    constant (pinned, alias, classifier, only-choice, ...). `excluded` are (tier or model, why).
+    """
+
+    plan: tuple[TierPlan, ...]
+    reason: str
+    probabilities: Mapping[str, float] = field(default_factory=dict)
+    excluded: tuple[tuple[str, str], ...] = ()
+    quality: float = 0.5
+
+    @property
+    def tier(self) -> str:
+        return self.plan[0].tier if self.plan else ""
+
+
+@dataclass(frozen=True, slots=True)
+class TierPlan:
+    """One tier of a decision with the models of it that may take the call."""
+
+    tier: str
+    models: tuple[Model, ...]
+
+
+@dataclass(slots=True)
+class Trace:
+    """What happened to one request. Written by the stages, read by every view of it."""
+
+    request_id: str
+    wire: str = ""
+    tenant: str = ""
+    requested_model: str = ""
+    stream: bool = False
+    status: int = 0
+    outcome: str = ""
+    cache: CacheResult = "bypass"
+    cache_reason: str = ""
+    similarity: float | None = None
+    entry_id: str = ""
+    age_s: float | None = None
+    tier: str = ""
+    model: str = ""
+    replica: str = ""
+    route_reason: str = ""
+    probabilities: Mapping[str, float] = field(default_factory=dict)
+    excluded: tuple[tuple[str, str], ...] = ()
+    balance: Mapping[str, float] = field(default_factory=dict)
+    policy: str = ""
+    policy_version: int = 0
+    attempts: int = 0
+    retries: list[str] = field(default_factory=list)
+    degraded: str = ""
+    error: str = ""
+    usage: Usage | None = None
+    chunks: int = 0
+    stages_s: dict[str, float] = field(default_factory=dict)
+    first_token_s: float | None = None
+    duration_s: float | None = None
+
+    def stage(self, name: str, seconds: float) -> None:
+        """Adds `seconds` to what the stage has cost so far."""
+        self.stages_s[name] = self.stages_s.get(name, 0.0) + seconds
