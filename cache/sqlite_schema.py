@@ -1,0 +1,76 @@
+"""The tables of the cache file, and the door where a file is accepted or refused."""
+
+from __future__ import annotations
+
+import sqlite3
+import time
+from pathlib import Path
+
+from tierway.cache.sqlite_lane import transact
+from tierway.policies.errors import CacheError
+
+SCHEMA_VERSION = 1
+
+# The answer comes last: following the log then never reads its pages.
+_SCHEMA = (
+    """CREATE TABLE entries (
+        id TEXT NOT NULL PRIMARY KEY, exact BLOB NOT NULL UNIQUE, "partition" BLOB NOT NULL,
+        wire TEXT NOT NULL, question TEXT NOT NULL, tier TEXT NOT NULL, model TEXT NOT NULL,
+        probabilities TEXT NOT NULL, tenant TEXT NOT NULL, user TEXT NOT NULL,
+        namespace TEXT NOT NULL, created_at REAL NOT NULL, expires_at REAL NOT NULL,
+        encoder TEXT NOT NULL, vector BLOB, language TEXT NOT NULL, context_id TEXT NOT NULL,
+        answer BLOB NOT NULL)""",
+    "CREATE INDEX entries_by_expiry ON entries (expires_at)",
+    # One line per id, alive or not; REPLACE gives it a new, higher number.
+    """CREATE TABLE log (
+        sequence INTEGER PRIMARY KEY AUTOINCREMENT, entry_id TEXT NOT NULL UNIQUE)""",
+    "CREATE TABLE horizon (sequence INTEGER NOT NULL)",
+    "INSERT INTO horizon VALUES (0)",
+    f"PRAGMA user_version = {SCHEMA_VERSION}",
+)
+
+
+def prepare(db: sqlite3.Connection, path: Path, *, lock_timeout_s: float) -> None:
+    """Makes a new file a cache, or finds that it is one; raises CacheError when it is a file
+    of a newer release or of something else, which is then left as it was."""
+    _version(db, path)
+    _use_write_ahead_log(db, path, time.monotonic() + lock_timeout_s)
+    db.execute("PRAGMA synchronous = NORMAL")
+    db.execute("PRAGMA secure_delete = ON")
+    db.execute("PRAGMA journal_size_limit = 67108864")
+    # A write also where there is nothing to make: a file that cannot be written is found now.
+    transact(db, [lambda db: _make_tables(db, path)])
+
+
+def _make_tables(db: sqlite3.Connection, path: Path) -> None:
+    if _version(db, path) == 0:
+        for statement in _SCHEMA:
+            db.execute(statement)
+
+
+def _version(db: sqlite3.Connection, path: Path) -> int:
+    (version,) = db.execute("PRAGMA user_version").fetchone()
+    if version > SCHEMA_VERSION:
+        raise CacheError(
+            f"The cache file {path} has schema version {version}, this release knows"
+            f" {SCHEMA_VERSION}: a newer one made it. Upgrade, or name another path."
+        )
+    (tables,) = db.execute("SELECT count(*) FROM sqlite_master").fetchone()
+    if version == 0 and tables:
+        raise CacheError(f"{path} is a SQLite file of something else, not a cache.")
+    return int(version)
+
+
+def _use_write_ahead_log(db: sqlite3.Connection, path: Path, until_s: float) -> None:
+    """Tries again by hand: a change of mode does not honour SQLite's own lock timeout, and
+    the workers of a gateway all start at once."""
+    while True:
+        try:
+            (mode,) = db.execute("PRAGMA journal_mode = WAL").fetchone()
+            break
+        except sqlite3.OperationalError as error:
+            if error.sqlite_errorcode & 0xFF != sqlite3.SQLITE_BUSY or time.monotonic() > until_s:
+                raise
+            time.sleep(0.01)
+    if mode != "wal":
+        raise CacheError(f"The cache file {path} cannot have a write-ahead log (mode {mode}).")

@@ -1,0 +1,248 @@
+"""A CacheStore in one SQLite file, shared by the processes of a host.
+
+Write-ahead log, one writing thread per process with group commits, one thread for reading
+answers and one for following the log, so that neither waits for the other. A commit survives
+the death of the process; when the machine loses power the last moments may be missing, the
+file is whole (synchronous = NORMAL). Deleted texts are overwritten with zeros.
+
+Not for network file systems: SQLite's shared memory needs all processes on one host.
+"""
+
+from __future__ import annotations
+
+import json
+import sqlite3
+from collections.abc import Iterable, Sequence
+from dataclasses import fields
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from tierway.cache.sqlite_lane import Lane, Writer
+from tierway.cache.sqlite_schema import prepare
+from tierway.cache.store import (
+    LINES_PER_CUT,
+    TOMBSTONES_KEPT,
+    Selection,
+    dead_limit,
+    reset,
+    start_of,
+)
+from tierway.policies.errors import CacheError
+from tierway.policies.protocols import Change, Entry
+
+_FIELDS = tuple(field.name for field in fields(Entry))
+_PROBABILITIES = _FIELDS.index("probabilities")
+_COLUMNS = ", ".join(f'"{name}"' for name in _FIELDS)
+_COLUMNS_FOLLOWED = ", ".join("X''" if name == "answer" else f'e."{name}"' for name in _FIELDS)
+
+_GET = f"SELECT {_COLUMNS} FROM entries WHERE id = ?"
+_PUT = f"INSERT OR REPLACE INTO entries ({_COLUMNS}) VALUES ({', '.join('?' * len(_FIELDS))})"
+_LOG = "INSERT OR REPLACE INTO log (entry_id) VALUES (?)"
+_ENDS = """SELECT (SELECT sequence FROM horizon),
+    coalesce((SELECT seq FROM sqlite_sequence WHERE name = 'log'), 0)"""
+_LINES = f"""SELECT log.sequence, log.entry_id, e.id IS NOT NULL, {_COLUMNS_FOLLOWED}
+    FROM log LEFT JOIN entries AS e ON e.id = log.entry_id
+    WHERE log.sequence > ? ORDER BY log.sequence LIMIT ?"""
+_OLDEST = """SELECT log.sequence, log.entry_id, e.id IS NOT NULL
+    FROM log LEFT JOIN entries AS e ON e.id = log.entry_id ORDER BY log.sequence LIMIT ?"""
+
+
+class SqliteStore:
+    """`lock_timeout_s` is how long a write waits for another process's transaction,
+    `tombstones_kept` as in store.py. Belongs to one event loop.
+
+    `start` raises CacheError for a file that cannot be opened, written or understood; it may
+    be tried again. A put that is cancelled is stored whole or not at all.
+    """
+
+    def __init__(
+        self,
+        path: str | Path,
+        *,
+        lock_timeout_s: float = 5.0,
+        tombstones_kept: int = TOMBSTONES_KEPT,
+    ) -> None:
+        if lock_timeout_s < 0:
+            raise ValueError(f"lock_timeout_s = {lock_timeout_s}: must not be negative")
+        if tombstones_kept < 0:
+            raise ValueError(f"tombstones_kept = {tombstones_kept}: must not be negative")
+        self._path = Path(path)
+        self._lock_timeout_s = lock_timeout_s
+        self._kept = tombstones_kept
+        self._state = "not started"
+        self._lanes: list[Lane] = []
+
+    async def start(self) -> None:
+        if self._state == "open":
+            return
+        if self._state == "closed":
+            self._refuse()
+        self._lanes = [self._lane(name) for name in ("write", "read", "follow")]
+        try:
+            await self._lanes[0].open(self._prepare)
+            for lane in self._lanes[1:]:
+                await lane.open(_only_read)
+        except BaseException:
+            await self._close_lanes()
+            raise
+        self._write, self._read, self._follow = Writer(self._lanes[0]), *self._lanes[1:]
+        self._state = "open"
+
+    async def put(self, entry: Entry) -> int:
+        self._check()
+        row = _row_of(entry)
+        return await self._write.run(lambda db: _put(db, entry.id, entry.exact, row))
+
+    async def get(self, entry_id: str) -> Entry | None:
+        self._check()
+        row = await self._read.run(lambda db: db.execute(_GET, (entry_id,)).fetchone())
+        return None if row is None else _entry_of(row)
+
+    async def delete(self, entry_ids: Sequence[str]) -> int:
+        self._check()
+        deleted = 0
+        for start in range(0, len(entry_ids), LINES_PER_CUT):
+            part = entry_ids[start : start + LINES_PER_CUT]
+            deleted += await self._write.run(partial(_drop, entry_ids=part))
+        return deleted
+
+    async def delete_where(
+        self,
+        *,
+        tenant: str | None = None,
+        user: str | None = None,
+        namespace: str | None = None,
+        model: str | None = None,
+        context_id: str | None = None,
+        older_than_at: float | None = None,
+    ) -> int:
+        """Deletes what meets all conditions given; without any, everything."""
+        chosen = Selection(tenant, user, namespace, model, context_id, older_than_at)
+        conditions = [f'"{name}" = ?' for name in chosen.equals()]
+        values: list[str | float] = list(chosen.equals().values())
+        if older_than_at is not None:
+            conditions.append("created_at < ?")
+            values.append(older_than_at)
+        return await self._drop_where(" AND ".join(conditions) or "TRUE", values)
+
+    async def reap(self, now_at: float) -> int:
+        """Deletes what has expired at `now_at` and says how many entries that were.
+
+        To be called every minute or so: it also keeps the log short.
+        """
+        return await self._drop_where("expires_at <= ?", [now_at])
+
+    async def count(self) -> int:
+        self._check()
+        return await self._follow.run(lambda db: _number(db, "SELECT count(*) FROM entries"))
+
+    async def changes(self, since: int, limit: int = 1000) -> list[Change]:
+        self._check()
+        return await self._follow.run(lambda db: _changes(db, since, limit))
+
+    async def aclose(self) -> None:
+        self._state = "closed"
+        await self._close_lanes()
+
+    def _check(self) -> None:
+        if self._state != "open":
+            self._refuse()
+
+    def _refuse(self) -> None:
+        raise CacheError(f"The cache file {self._path} is {self._state}.")
+
+    def _lane(self, name: str) -> Lane:
+        return Lane(self._path, name=name, lock_timeout_s=self._lock_timeout_s)
+
+    async def _close_lanes(self) -> None:
+        """The writer last: whoever closes last folds the write-ahead log into the file."""
+        while self._lanes:
+            await self._lanes.pop().aclose()
+
+    def _prepare(self, db: sqlite3.Connection) -> None:
+        prepare(db, self._path, lock_timeout_s=self._lock_timeout_s)
+
+    async def _drop_where(self, condition: str, values: list[Any]) -> int:
+        self._check()
+        deleted = 0
+        while part := await self._write.run(lambda db: _drop_where(db, condition, values)):
+            deleted += part
+        while await self._write.run(lambda db: _cut(db, self._kept)):
+            pass
+        return deleted
+
+
+def _only_read(db: sqlite3.Connection) -> None:
+    db.execute("PRAGMA query_only = ON")
+
+
+def _number(db: sqlite3.Connection, query: str) -> int:
+    return int(db.execute(query).fetchone()[0])
+
+
+def _row_of(entry: Entry) -> tuple[Any, ...]:
+    values = [getattr(entry, name) for name in _FIELDS]
+    values[_PROBABILITIES] = json.dumps(dict(entry.probabilities))
+    return tuple(values)
+
+
+def _entry_of(row: Sequence[Any]) -> Entry:
+    values = list(row)
+    values[_PROBABILITIES] = json.loads(values[_PROBABILITIES])
+    return Entry(*values)
+
+
+def _put(db: sqlite3.Connection, entry_id: str, exact: bytes, row: tuple[Any, ...]) -> int:
+    others = db.execute("SELECT id FROM entries WHERE exact = ? AND id <> ?", (exact, entry_id))
+    _drop(db, [other for (other,) in others.fetchall()])
+    db.execute(_PUT, row)
+    return _number_of_line(db.execute(_LOG, (entry_id,)))
+
+
+def _number_of_line(cursor: sqlite3.Cursor) -> int:
+    assert cursor.lastrowid is not None, "an INSERT has a row number"
+    return cursor.lastrowid
+
+
+def _drop(db: sqlite3.Connection, entry_ids: Iterable[str]) -> int:
+    deleted = 0
+    for entry_id in entry_ids:
+        if db.execute("DELETE FROM entries WHERE id = ?", (entry_id,)).rowcount:
+            db.execute(_LOG, (entry_id,))
+            deleted += 1
+    return deleted
+
+
+def _drop_where(db: sqlite3.Connection, condition: str, values: list[Any]) -> int:
+    query = f"SELECT id FROM entries WHERE {condition} LIMIT {LINES_PER_CUT}"
+    return _drop(db, [entry_id for (entry_id,) in db.execute(query, values).fetchall()])
+
+
+def _cut(db: sqlite3.Connection, kept: int) -> bool:
+    """Cuts some of the oldest lines when tombstones are too many; True if there were."""
+    living = _number(db, "SELECT count(*) FROM entries")
+    if _number(db, "SELECT count(*) FROM log") - living <= dead_limit(living, kept):
+        return False
+    lines = db.execute(_OLDEST, (LINES_PER_CUT,)).fetchall()
+    horizon = lines[-1][0]
+    db.execute("DELETE FROM log WHERE sequence <= ?", (horizon,))
+    db.executemany(_LOG, [(entry_id,) for _, entry_id, living in lines if living])
+    db.execute("UPDATE horizon SET sequence = ?", (horizon,))
+    return True
+
+
+def _changes(db: sqlite3.Connection, since: int, limit: int) -> list[Change]:
+    db.execute("BEGIN")  # one state of the file for both queries
+    try:
+        horizon, newest = db.execute(_ENDS).fetchone()
+        start, lost = start_of(since, horizon=horizon, newest=newest)
+        page = [reset(start)] if lost else []
+        for sequence, entry_id, living, *row in db.execute(
+            _LINES, (start, max(0, limit - len(page)))
+        ):
+            page.append(Change(sequence, entry_id, _entry_of(row) if living else None))
+    finally:
+        if db.in_transaction:
+            db.execute("ROLLBACK")
+    return page
