@@ -1,0 +1,250 @@
+"""The step model of an inference engine: continuous batching over a paged KV cache.
+
+Each step gives tokens of its budget to the running requests first, then admits waiting ones
+in order of arrival while the blocks of their whole prompt are there (chunked prefill). When
+blocks run out the newest running request is preempted and computed again later. Formulas of
+a step's duration: profiles.py; the scheduler follows vLLM's.
+
+The engine knows no clock and no I/O. In virtual time `advance` runs it; in real time a loop
+calls `begin`, waits until `due_s`, and calls `finish`. Between the two, requests may come
+and go. All times are seconds on the caller's clock; `speed` divides every step's duration.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Sequence
+
+from tierway.bench.engine_jobs import FinishReason, Job, Totals, Work
+from tierway.bench.engine_kv import BlockPool
+from tierway.bench.profiles import BLOCK_TOKENS, Profile, StepLoad
+
+__all__ = ["Engine", "FinishReason", "Job", "Totals", "Work"]
+
+
+class Engine:
+    def __init__(self, profile: Profile, *, speed: float = 1.0, now_s: float = 0.0) -> None:
+        if speed <= 0:
+            raise ValueError(f"speed = {speed}: must be above 0")
+        self.profile = profile
+        self.now_s = now_s
+        self.totals = Totals()
+        self.step_tokens = 0
+        self._speed = speed
+        self._pool = BlockPool(profile.blocks)
+        self._running: list[Job] = []
+        self._waiting: deque[Job] = deque()
+        self._step: list[tuple[Job, int]] | None = None
+        self._due_s = now_s
+
+    @property
+    def running(self) -> int:
+        return len(self._running)
+
+    @property
+    def waiting(self) -> int:
+        return len(self._waiting)
+
+    @property
+    def kv_usage(self) -> float:
+        return self._pool.usage
+
+    @property
+    def due_s(self) -> float | None:
+        """When the step in progress ends; None between steps."""
+        return None if self._step is None else self._due_s
+
+    def submit(
+        self,
+        work: Work,
+        *,
+        at_s: float | None = None,
+        on_token: Callable[[Job], None] | None = None,
+    ) -> Job:
+        """Queues a request; `on_token` is called at each token and at the end of the job.
+
+        ValueError when the request could never fit: it would wait for ever.
+        """
+        tokens = work.prompt_tokens + work.output_tokens
+        room = min(self.profile.max_model_len, self.profile.blocks * BLOCK_TOKENS)
+        if work.prompt_tokens < 1 or tokens > room:
+            raise ValueError(f"{tokens} tokens: a request has 1 to {room}, prompt included")
+        arrived_s = self.now_s if at_s is None else at_s
+        if self._step is None:
+            self.now_s = max(self.now_s, arrived_s)
+        job = Job(work, arrived_s, on_token)
+        self._waiting.append(job)
+        return job
+
+    def abort(self, job: Job, reason: FinishReason = "abort") -> bool:
+        """Ends a job at once and frees its blocks; False when it was over already.
+
+        The caller asked for it, so `on_token` is not called.
+        """
+        if job.reason is not None:
+            return False
+        if job in self._running:
+            self._running.remove(job)
+        else:
+            self._waiting.remove(job)
+        self._end(job, reason)
+        return True
+
+    def resume(self, job: Job) -> None:
+        """Lets a stalled job go on from the next step."""
+        job.resumed = True
+
+    def begin(self) -> float | None:
+        """Schedules the next step; its duration, or None when there is nothing to do."""
+        if self._step is not None:
+            raise RuntimeError("a step is in progress: call finish() first")
+        batch = self._schedule()
+        if not batch:
+            return None
+        load = _load(batch)
+        seconds = self.profile.step_s(load) / self._speed
+        self._step, self._due_s, self.step_tokens = batch, self.now_s + seconds, load.tokens
+        self.totals.steps += 1
+        self.totals.busy_s += seconds
+        return seconds
+
+    def finish(self) -> list[Job]:
+        """Ends the step in progress: the jobs that got a token or ended, in batch order."""
+        if self._step is None:
+            raise RuntimeError("no step is in progress: call begin() first")
+        batch, self._step = self._step, None
+        self.now_s = self._due_s
+        moved = [job for job, count in batch if job.reason is None and self._settle(job, count)]
+        for job in moved:
+            # A callback may have aborted a job that comes after it in the batch.
+            if job.on_token is not None and job.reason not in ("abort", "error"):
+                job.on_token(job)
+        return moved
+
+    def advance(self, until_s: float = float("inf")) -> None:
+        """Runs every step that ends by `until_s`; idle time passes at once."""
+        while self._step is not None or self.begin() is not None:
+            if self._due_s > until_s:
+                return
+            self.finish()
+        if until_s != float("inf"):
+            self.now_s = max(self.now_s, until_s)
+
+    def catch_up(self, now_s: float) -> None:
+        """Moves the clock between steps forward to a real clock that ran ahead."""
+        if self._step is None:
+            self.now_s = max(self.now_s, now_s)
+
+    def _schedule(self) -> list[tuple[Job, int]]:
+        batch: list[tuple[Job, int]] = []
+        budget = self.profile.batched_tokens
+        preempted = False
+        for job in list(self._running):
+            if budget <= 0:
+                break
+            if job.stalled or not job.blocks:  # no blocks: preempted a moment ago
+                continue
+            count = min(job.known - job.computed, budget)
+            got, cleared = self._make_room(job, job.computed + count)
+            preempted = preempted or cleared
+            if got:
+                batch.append((job, count))
+                budget -= count
+        return batch if preempted else batch + self._admit(budget)
+
+    def _make_room(self, job: Job, tokens: int) -> tuple[bool, bool]:
+        """(blocks for `tokens` are held, somebody was preempted for them)."""
+        missing = -(-tokens // BLOCK_TOKENS) - len(job.blocks)
+        cleared = False
+        while missing > self._pool.free:
+            victim = self._running.pop()
+            self._preempt(victim)
+            cleared = True
+            if victim is job:
+                return False, True
+        if missing > 0:
+            job.blocks += self._pool.take(missing)
+        return True, cleared
+
+    def _preempt(self, job: Job) -> None:
+        self._pool.release(job.blocks)
+        job.blocks, job.computed, job.committed = [], 0, 0
+        job.preemptions += 1
+        self.totals.preemptions += 1
+        self._waiting.appendleft(job)
+
+    def _admit(self, budget: int) -> list[tuple[Job, int]]:
+        batch = []
+        while self._waiting and budget > 0 and len(self._running) < self.profile.sequences:
+            job = self._waiting[0]
+            if not self._place(job):
+                break
+            self._waiting.popleft()
+            self._running.append(job)
+            if not job.stalled:
+                count = min(job.known - job.computed, budget)
+                batch.append((job, count))
+                budget -= count
+        return batch
+
+    def _place(self, job: Job) -> bool:
+        """Holds the blocks of all known tokens, cached ones first; False when too few are free."""
+        shared = self._pool.match(job.work.keys, (job.known - 1) // BLOCK_TOKENS)
+        missing = -(-job.known // BLOCK_TOKENS) - len(shared)
+        if missing + self._pool.idle(shared) > self._pool.free:
+            return False
+        self._pool.hold(shared)
+        job.blocks = shared + self._pool.take(missing)
+        job.committed = len(shared)
+        job.computed = len(shared) * BLOCK_TOKENS
+        if job.admitted_s is None:
+            job.admitted_s = self.now_s
+            job.cached_tokens = job.computed
+            self.totals.prefix_queries += job.work.prompt_tokens
+            self.totals.prefix_hits += job.computed
+        return True
+
+    def _settle(self, job: Job, count: int) -> bool:
+        """Books `count` computed tokens; True when the job got a token or ended."""
+        fresh_prompt = min(job.computed + count, job.work.prompt_tokens) - job.computed
+        self.totals.computed_prompt_tokens += max(0, fresh_prompt)
+        job.computed += count
+        for index in range(job.committed, min(job.computed // BLOCK_TOKENS, len(job.work.keys))):
+            self._pool.commit(job.blocks[index], job.work.keys[index])
+        job.committed = max(job.committed, job.computed // BLOCK_TOKENS)
+        if job.computed < job.known:
+            return False
+        if job.generated == 0:
+            self.totals.prompt_tokens += job.work.prompt_tokens
+        self._emit(job)
+        return True
+
+    def _emit(self, job: Job) -> None:
+        if job.generated < job.work.output_tokens:
+            job.generated += 1
+            job.previous_s, job.token_s = job.token_s, self.now_s
+            self.totals.generation_tokens += 1
+            if job.first_token_s is None:
+                job.first_token_s = self.now_s
+        if job.generated >= job.work.output_tokens:
+            self._running.remove(job)
+            self._end(job, job.work.finish)
+
+    def _end(self, job: Job, reason: FinishReason) -> None:
+        self._pool.release(job.blocks)
+        job.blocks = []
+        job.reason, job.finished_s = reason, self.now_s
+        self.totals.finished[reason] += 1
+
+
+def _load(batch: Sequence[tuple[Job, int]]) -> StepLoad:
+    tokens = outputs = context = 0
+    pairs = 0.0
+    for job, count in batch:
+        tokens += count
+        outputs += job.computed + count >= job.known
+        if count == 1:
+            context += job.computed + 1
+        else:
+            pairs += count * (job.computed + count / 2)
+    return StepLoad(tokens, outputs, context, pairs)
