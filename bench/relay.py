@@ -25,7 +25,7 @@ import socket
 import sys
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, MutableMapping
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from multiprocessing.connection import Connection
 from typing import Any, cast
@@ -144,8 +144,11 @@ def _serve_upstream(tell: Connection | None, port: int, tokens: int, tick_s: flo
         pace = _Pace(tokens, tick_s)
         loop = asyncio.get_running_loop()
         server = await loop.create_server(lambda: _Upstream(pace), "127.0.0.1", port, backlog=1024)
+        bound = server.sockets[0].getsockname()[1]
         if tell is not None:
-            tell.send(server.sockets[0].getsockname()[1])
+            tell.send(bound)
+        else:
+            print(f"upstream on http://127.0.0.1:{bound}/v1, model fake", flush=True)
         await server.serve_forever()
 
     uvloop.run(serve())
@@ -279,10 +282,10 @@ class Tally:
 
 @dataclass(slots=True)
 class Target:
-    """A relay or gateway under test; `url` ends in `/v1`."""
+    """A relay or gateway under test; its origin's base path ends in `/v1`."""
 
     name: str
-    url: str
+    origin: Origin
     pid: int
     model: str
     headers: list[tuple[bytes, bytes]] = field(default_factory=lambda: list(_JSON))
@@ -305,7 +308,7 @@ async def _ask(transport: Transport, target: Target, number: str, tokens: int) -
     parts: list[bytes] = []
     try:
         response = await transport.request(
-            Origin.parse(target.url),
+            target.origin,
             b"POST",
             b"/chat/completions",
             target.headers,
@@ -353,7 +356,7 @@ async def _measure(targets: list[Target], load: Load) -> None:
         await _drive(target, warm, count=min(200, load.requests), at_once=8, tokens=0)
         await _drive(target, warm, count=1, at_once=1, tokens=load.tokens)
         if not warm.done:
-            raise ConnectionError(f"{target.name}: no right answer from {target.url}")
+            raise ConnectionError(f"{target.name}: no right answer came from {target.origin}")
     for _ in range(load.rounds):
         for target in targets:
             await _drive(target, target.plain, **plain)
@@ -402,7 +405,7 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--pid", type=_positive, help="its process")
     parser.add_argument("--model", default="fake", help="the model to ask it for")
     parser.add_argument("--key-env", help="environment variable that holds its API key")
-    parser.add_argument("--serve-upstream", type=_positive, metavar="PORT", help="do only this")
+    parser.add_argument("--serve-upstream", type=int, metavar="PORT", help="do only this")
     return parser
 
 
@@ -414,55 +417,59 @@ def _positive(text: str) -> int:
 
 
 def _gateway(options: argparse.Namespace) -> Target:
-    """No-store keeps the measured answers out of its cache."""
+    # No-store keeps the measured answers out of its cache.
     headers = [*_JSON, (b"cache-control", b"no-cache, no-store")]
     if options.key_env:
         headers.append((b"authorization", b"Bearer " + os.environ[options.key_env].encode()))
-    return Target("gateway", options.url, options.pid, options.model, headers)
+    return Target("gateway", Origin.parse(options.url), options.pid, options.model, headers)
 
 
-def _targets(options: argparse.Namespace, relays: dict[str, tuple[int, int]]) -> list[Target]:
-    targets = [
-        Target(name, f"http://127.0.0.1:{port}/v1", pid, "fake")
-        for name, (pid, port) in relays.items()
-    ]
-    return targets if options.url is None else [*targets, _gateway(options)]
+@contextmanager
+def _relays(names: list[str], options: argparse.Namespace) -> Iterator[list[Target]]:
+    """The bare relays of these names, before an upstream of their own."""
+    with ExitStack() as stack:
+        targets = []
+        if names:
+            pace = (0, options.tokens, options.tick_ms / 1000)
+            _, upstream = stack.enter_context(_child(_serve_upstream, *pace))
+        for name in names:
+            relay = _child(_serve_relay, name, f"http://127.0.0.1:{upstream}")
+            pid, port = stack.enter_context(relay)
+            targets.append(Target(name, Origin("http", "127.0.0.1", port, "/v1"), pid, "fake"))
+        yield targets
 
 
 def _benchmark(options: argparse.Namespace) -> dict[str, Any]:
-    from contextlib import ExitStack
-
-    names = [name for name in RELAYS if options.only in (None, name)]
     load = Load(
         options.rounds, options.requests, options.concurrency, options.streams, options.tokens
     )
-    with ExitStack() as stack:
-        pace = (0, options.tokens, options.tick_ms / 1000)
-        _, port = stack.enter_context(_child(_serve_upstream, *pace))
-        origin = f"http://127.0.0.1:{port}"
-        relays = {name: stack.enter_context(_child(_serve_relay, name, origin)) for name in names}
-        targets = _targets(options, relays)
+    gateway = [_gateway(options)] if options.url else []
+    names = [name for name in RELAYS if options.only in (None, name)]
+    with _relays(names, options) as relays:
+        targets = [*relays, *(gateway if options.only in (None, "gateway") else ())]
         uvloop.run(_measure(targets, load))
     rows = [_row(target, load.tokens) for target in targets]
     return {"benchmark": "relay", "python": sys.version.split()[0], "targets": rows}
 
 
 def main(argv: list[str]) -> int:
-    """Exit status: 0 measured, 1 an answer was wrong or a process could not be read, 2 usage."""
+    """Exit status: 0 measured, 1 an answer was wrong or something was not there, 2 wrong use."""
     parser = _parser()
     options = parser.parse_args(argv)
     if (options.url is None) != (options.pid is None):
         parser.error("--url and --pid are needed together")
     if options.only == "gateway" and options.url is None:
         parser.error("--only gateway needs --url and --pid")
-    if options.serve_upstream:
+    if options.key_env and options.key_env not in os.environ:
+        parser.error(f"--key-env {options.key_env}: there is no such environment variable")
+    if options.serve_upstream is not None:
         _serve_upstream(None, options.serve_upstream, options.tokens, options.tick_ms / 1000)
         return 0
     try:
         result = _benchmark(options)
-    except (OSError, ConfigError, KeyError) as error:
+    except (OSError, ConfigError) as error:
         print(f"relay: {error}", file=sys.stderr)
-        return 1
+        return 2 if isinstance(error, ConfigError) else 1
     print(json.dumps(result) if options.json else _table(result["targets"]))
     return 1 if any(row["errors"] for row in result["targets"]) else 0
 

@@ -19,6 +19,7 @@ from collections.abc import Callable
 from typing import cast
 
 import httptools
+
 from tierway.policies.errors import BrokenStream, Refused, UpstreamError, UpstreamTimeout
 from tierway.policies.types import Headers
 

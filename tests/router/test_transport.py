@@ -16,6 +16,7 @@ import pytest
 import uvloop
 from hypothesis import given
 from hypothesis import strategies as st
+
 from tierway.policies.errors import (
     BadCall,
     BrokenStream,
