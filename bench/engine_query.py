@@ -15,6 +15,7 @@ from typing import Any, Literal
 import orjson
 
 from tierway.bench.engine import FinishReason
+from tierway.bench.engine_embeddings import DIMENSIONS
 from tierway.bench.engine_text import answer_tokens, natural_length, tokenise, tool_arguments
 
 _ANSWER = re.compile(r"\[\[answer (\d{1,7})\]\]")
@@ -138,6 +139,10 @@ def embedding_inputs(body: Mapping[str, Any]) -> list[str]:
     if not given or not all(_is_text(text) for text in texts):
         raise BadQuery("input: a text, or a list of texts or tokens is required", param="input")
     return [text if isinstance(text, str) else " ".join(map(str, text)) for text in texts]
+
+
+def embedding_dimensions(body: Mapping[str, Any]) -> int:
+    return _number(body, "dimensions", 1, 4096) or DIMENSIONS
 
 
 def _is_text(value: Any) -> bool:

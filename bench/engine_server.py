@@ -20,7 +20,7 @@ import orjson
 
 from tierway.bench.engine import Engine, Job, Work
 from tierway.bench.engine_chunks import Chunks, ToolCall, error_body
-from tierway.bench.engine_embeddings import DIMENSIONS, as_base64, embed
+from tierway.bench.engine_embeddings import as_base64, embed
 from tierway.bench.engine_generation import Generation, Part
 from tierway.bench.engine_http import HttpProtocol, HttpRequest, Reply
 from tierway.bench.engine_loop import EngineLoop
@@ -30,6 +30,7 @@ from tierway.bench.engine_query import (
     Query,
     chat_query,
     completion_query,
+    embedding_dimensions,
     embedding_inputs,
     load,
     plan,
@@ -152,9 +153,7 @@ class EngineServer:
         return Part(index, prompt, planned, tool)
 
     async def _embed(self, body: Mapping[str, Any], texts: list[str], reply: Reply) -> None:
-        dimensions = body.get("dimensions") or DIMENSIONS
-        if not isinstance(dimensions, int) or not 1 <= dimensions <= 4096:
-            raise BadQuery("dimensions: allowed is a number from 1 to 4096", param="dimensions")
+        dimensions = embedding_dimensions(body)
         sizes = [max(1, len(tokenise(text))) for text in texts]
         if max(sizes) > self.profile.max_model_len:
             raise BadQuery(

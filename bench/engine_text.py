@@ -53,6 +53,8 @@ _CHINESE = (
     "实际应用中,{a}与{b}就是这样配合的。",
     "最后,先在小例子上检验{a},再相信{b}。",
 )
+_ENGLISH_WORDS = ("the question", "the context", "the details", "the cost", "the result")
+_CHINESE_WORDS = ("这个问题", "上下文", "细节", "成本", "结果")
 
 
 def tokenise(text: str) -> list[str]:
@@ -109,14 +111,12 @@ def _opening(model: str, question: str, chinese: bool) -> str:
 def _words(question: str, chinese: bool) -> list[str]:
     pattern = rf"[{_CJK}]{{2,4}}" if chinese else r"[A-Za-z][A-Za-z-]{3,}"
     found = list(dict.fromkeys(re.findall(pattern, question)))[:12]
-    return found or (["这个问题"] if chinese else ["the question"])
+    return [*found, *(_CHINESE_WORDS if chinese else _ENGLISH_WORDS)]
 
 
 def _sentence(rng: random.Random, words: list[str], chinese: bool) -> str:
     template = rng.choice(_CHINESE if chinese else _ENGLISH)
-    first, second = rng.choice(words), rng.choice(words)
-    if first == second:
-        second = "细节" if chinese else "the details"
+    first, second = rng.sample(words, 2)
     sentence = template.format(a=first, b=second, n=rng.randrange(2, 90))
     return sentence if chinese else " " + sentence
 
