@@ -1,0 +1,121 @@
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+from fakes import FakeClock
+from hypothesis import given
+from hypothesis import strategies as st
+from tierway.policies.errors import BrokenStream, Refused, Rejected
+from tierway.router.fleet import Facts, Fleet, ReplicaSpec
+
+
+def make(count: int = 3, clock: FakeClock | None = None) -> Fleet:
+    specs = [ReplicaSpec(f"m@h:{n}", "m", "small", f"http://h:{n}") for n in range(count)]
+    return Fleet(specs, clock=clock or FakeClock())
+
+
+def available(fleet: Fleet) -> list[str]:
+    return [view.id for view in fleet.snapshot(["m"]) if view.available]
+
+
+def fail(fleet: Fleet, replica: str, error: BaseException, times: int = 1) -> None:
+    for _ in range(times):
+        fleet.lease(replica, 1).finish(error)
+
+
+@given(st.lists(st.tuples(st.integers(0, 2), st.booleans(), st.integers(1, 500)), max_size=60))
+def test_counts_are_what_is_in_flight_and_never_negative(
+    steps: list[tuple[int, bool, int]],
+) -> None:
+    fleet, open_leases = make(), []
+    for replica, take, tokens in steps:
+        if take or not open_leases:
+            open_leases.append((fleet.lease(f"m@h:{replica}", tokens), tokens))
+        else:
+            lease, _ = open_leases.pop(0)
+            lease.finish(None)
+            lease.finish(None)  # a second time changes nothing
+    views = fleet.snapshot(["m"])
+    assert sum(view.inflight for view in views) == len(open_leases)
+    assert sum(view.inflight_tokens for view in views) == sum(t for _, t in open_leases)
+    for lease, _ in open_leases:
+        lease.finish(asyncio.CancelledError())
+    assert all(view.inflight == view.inflight_tokens == 0 for view in fleet.snapshot(["m"]))
+
+
+def test_a_refused_connection_takes_the_replica_out_at_once() -> None:
+    clock = FakeClock()
+    fleet = make(clock=clock)
+    fail(fleet, "m@h:0", Refused("no"))
+    assert available(fleet) == ["m@h:1", "m@h:2"]
+    assert fleet.snapshot(["m"])[0].unavailable_reason == "breaker open"
+    clock.advance(11)
+    assert "m@h:0" in available(fleet)  # half-open: one probe may go
+    probe = fleet.lease("m@h:0", 1)
+    assert "m@h:0" not in available(fleet)
+    probe.finish(None)
+    assert "m@h:0" in available(fleet)
+
+
+def test_faults_take_out_half_of_a_tier_and_never_the_last() -> None:
+    fleet = make(4)
+    for n in range(4):
+        fail(fleet, f"m@h:{n}", Rejected(500, (), b""), times=20)
+    assert len(available(fleet)) == 2
+    lone = make(1)
+    fail(lone, "m@h:0", Rejected(500, (), b""), times=50)
+    assert available(lone) == ["m@h:0"]
+
+
+@pytest.mark.parametrize(
+    "error",
+    [
+        Rejected(400, (), b""),
+        Rejected(429, (), b""),
+        Rejected(503, (), b""),
+        asyncio.CancelledError(),
+    ],
+)
+def test_bad_requests_load_and_leaving_clients_are_no_faults(error: BaseException) -> None:
+    fleet = make()
+    fail(fleet, "m@h:0", error, times=50)
+    assert len(available(fleet)) == 3
+    assert fleet.totals("m@h:0")[1] == 0
+
+
+def test_a_good_health_check_ends_what_a_refusal_began() -> None:
+    fleet = make()
+    fail(fleet, "m@h:0", Refused("no"))
+    fleet.report_health("m@h:0", alive=True)
+    assert len(available(fleet)) == 3
+    fleet.report_health("m@h:1", alive=False)
+    assert "m@h:1" not in available(fleet)
+
+
+def test_draining_takes_no_new_calls_and_keeps_the_old() -> None:
+    fleet = make()
+    lease = fleet.lease("m@h:0", 5)
+    fleet.set_draining("m@h:0", True)
+    view = fleet.snapshot(["m"])[0]
+    assert (view.available, view.unavailable_reason, view.inflight) == (False, "draining", 1)
+    lease.finish(None)
+    fleet.set_draining("m@h:0", False)
+    assert len(available(fleet)) == 3
+
+
+def test_facts_carry_their_age() -> None:
+    clock = FakeClock()
+    fleet = make(clock=clock)
+    assert fleet.snapshot(["m"])[0].facts_age_s is None
+    fleet.update_facts("m@h:0", Facts(waiting=3, kv_usage=0.5, read_s=clock.now))
+    clock.advance(2)
+    view = fleet.snapshot(["m"])[0]
+    assert (view.waiting, view.kv_usage, view.facts_age_s) == (3, 0.5, 2)
+
+
+def test_totals_tell_good_from_bad() -> None:
+    fleet = make()
+    fleet.lease("m@h:0", 1).finish(None)
+    fail(fleet, "m@h:0", BrokenStream("cut"))
+    assert fleet.totals("m@h:0") == (1, 1)
