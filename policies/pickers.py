@@ -35,6 +35,17 @@ class Best:
 
 
 @dataclass(frozen=True, slots=True)
+class TwoChoices:
+    """Power of two choices (Mitzenmacher 2001): of two drawn replicas the better one first."""
+
+    name = "two_choices"
+
+    def order(self, ask: BalanceAsk, scored: Scored) -> list[int]:
+        drawn = _shuffled(list(range(len(scored))), ask.draw)
+        return sorted(drawn[:2], key=lambda index: -scored[index][1]) + drawn[2:]
+
+
+@dataclass(frozen=True, slots=True)
 class InTurn:
     """Round robin: the replica at `ask.sequence`, then the ones after it."""
 

@@ -1,7 +1,7 @@
 """Balancing policies by name: the one place that knows which there are.
 
 A factory takes the `options` of a tier and returns a policy, or raises ConfigError with one
-line per fault. To add a policy, add a line to `POLICIES`; policies of other distributions
+line per fault. To add a policy, add a line to `_built_in`; policies of other distributions
 come as a larger mapping handed to `build_policy` and `PolicySet.build`.
 """
 
@@ -11,13 +11,14 @@ import math
 from collections.abc import Callable, Mapping
 from dataclasses import Field, fields
 from difflib import get_close_matches
+from types import MappingProxyType
 from typing import Any
 
 from tierway.policies.balance import Policy
 from tierway.policies.errors import ConfigError
-from tierway.policies.pickers import Best, Drawn, InTurn
+from tierway.policies.pickers import Best, Drawn, InTurn, TwoChoices
 from tierway.policies.protocols import BalancePolicy
-from tierway.policies.scorers import ExpectedWait, LeastRequest, Rendezvous
+from tierway.policies.scorers import ExpectedWait, LeastRequest, Rendezvous, WeightedLeastRequest
 
 Options = Mapping[str, Any]
 Factory = Callable[[Options], BalancePolicy]
@@ -40,11 +41,11 @@ def _suggest(name: str, known: Mapping[str, object]) -> str:
     return f"{nearest}known: {', '.join(sorted(known)) or 'none'}"
 
 
-def _plain(name: str, build: Callable[[], BalancePolicy]) -> Factory:
+def _plain(policy: Policy) -> Factory:
     def factory(options: Options) -> BalancePolicy:
         if options:
-            raise ConfigError([f"options.{key}: {name} takes no options" for key in options])
-        return build()
+            raise ConfigError([f"options.{key}: {policy.name} takes no options" for key in options])
+        return policy
 
     return factory
 
@@ -83,14 +84,19 @@ def _fault(key: str, value: object, allowed: Mapping[str, Field[Any]]) -> str | 
     return f"must be a number, {lower}{upper}"
 
 
-POLICIES: Mapping[str, Factory] = {
-    "round_robin": _plain("round_robin", lambda: Policy("round_robin", InTurn())),
-    "random": _plain("random", lambda: Policy("random", Drawn())),
-    "least_request": _plain(
-        "least_request", lambda: Policy("least_request", Best(), ((LeastRequest(), 1.0),))
-    ),
-    "consistent_hash": _plain(
-        "consistent_hash", lambda: Policy("consistent_hash", Best(), ((Rendezvous(), 1.0),))
-    ),
-    "llm": _llm,
-}
+def _built_in() -> dict[str, Factory]:
+    least = ((LeastRequest(), 1.0),)
+    plain = {
+        "round_robin": Policy("round_robin", InTurn()),
+        "random": Policy("random", Drawn()),
+        "least_request": Policy("least_request", Best(), least),
+        "weighted_least_request": Policy(
+            "weighted_least_request", Best(), ((WeightedLeastRequest(), 1.0),)
+        ),
+        "power_of_two": Policy("power_of_two", TwoChoices(), least),
+        "consistent_hash": Policy("consistent_hash", Best(), ((Rendezvous(), 1.0),)),
+    }
+    return {name: _plain(policy) for name, policy in plain.items()} | {"llm": _llm}
+
+
+POLICIES: Mapping[str, Factory] = MappingProxyType(_built_in())

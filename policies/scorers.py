@@ -50,6 +50,19 @@ class LeastRequest:
 
 
 @dataclass(frozen=True, slots=True)
+class WeightedLeastRequest:
+    """weight / (weight + requests in flight, this one included): the least load per weight."""
+
+    name = "weighted_least_request"
+
+    def score(self, ask: BalanceAsk, views: Sequence[ReplicaView]) -> Sequence[float]:
+        return [
+            view.weight / (view.weight + 1.0 + max(0, view.inflight)) if view.weight > 0.0 else 0.0
+            for view in views
+        ]
+
+
+@dataclass(frozen=True, slots=True)
 class Rendezvous:
     """Highest random weight (Thaler and Ravishankar 1998) on the session.
 

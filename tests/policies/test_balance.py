@@ -8,6 +8,7 @@ from dataclasses import dataclass, replace
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+
 from tierway.policies.balance import Policy
 from tierway.policies.errors import ConfigError
 from tierway.policies.pickers import Best
@@ -129,6 +130,19 @@ def test_least_request_takes_the_least_and_keeps_the_rest_in_order() -> None:
     assert [candidate.replica for candidate in ranking.candidates] == ["b", "a", "c"]
 
 
+def test_weighted_least_request_divides_the_load_by_weight() -> None:
+    fleet = [view("big", weight=4.0, inflight=6), view("small", inflight=1), view("off", weight=0)]
+    ranking = build_policy("weighted_least_request", {}).rank(ask(), fleet)
+    assert [candidate.replica for candidate in ranking.candidates] == ["big", "small", "off"]
+
+
+def test_two_choices_never_takes_the_worst_and_not_always_the_best() -> None:
+    fleet = [view(f"r{load}", inflight=load) for load in range(4)]
+    picks = Counter(first("power_of_two", ask(draw=n / 1200), fleet) for n in range(1200))
+    assert picks["r3"] == 0
+    assert [round(picks[f"r{load}"] / 200) for load in range(3)] == [3, 2, 1]
+
+
 def test_a_count_below_zero_does_not_win_for_ever() -> None:
     fleet = [view("a", inflight=-5), view("b", inflight=0)]
     picks = {first("least_request", ask(draw=draw), fleet) for draw in (0.1, 0.9)}
@@ -190,12 +204,12 @@ def test_one_shared_prompt_makes_no_hot_spot(sessions: int) -> None:
     assert max(load.total.values()) <= 2 * 200 / 8
 
 
-@pytest.mark.parametrize("name", ["llm", "least_request", "random", "consistent_hash"])
+@pytest.mark.parametrize("name", NAMES)
 def test_a_sequential_trickle_uses_every_replica(name: str) -> None:
     load = Load(2, name)
     rng = random.Random(1)
     for n in range(100):
-        question = ask(f"session-{n % 10}", draw=rng.random())
+        question = ask(f"session-{n % 10}", sequence=n, draw=rng.random())
         load.finish(load.send(question), question.prompt_tokens)
     assert min(load.total.values()) >= 20
 

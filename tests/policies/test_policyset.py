@@ -3,6 +3,7 @@ from __future__ import annotations
 from dataclasses import FrozenInstanceError
 
 import pytest
+
 from tierway.policies.balance import Policy
 from tierway.policies.errors import ConfigError
 from tierway.policies.pickers import InTurn

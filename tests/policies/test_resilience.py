@@ -5,6 +5,7 @@ import asyncio
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+
 from tierway.policies import errors
 from tierway.policies.resilience import (
     Breaker,
