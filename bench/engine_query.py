@@ -16,7 +16,7 @@ import orjson
 
 from tierway.bench.engine import FinishReason
 from tierway.bench.engine_embeddings import DIMENSIONS
-from tierway.bench.engine_text import answer_tokens, natural_length, tokenise, tool_arguments
+from tierway.bench.engine_text import answer_tokens, filled_schema, natural_length, tokenise
 
 _ANSWER = re.compile(r"\[\[answer (\d{1,7})\]\]")
 _MEDIA_TOKENS = 256
@@ -43,7 +43,8 @@ class Prompt:
 
 @dataclass(frozen=True, slots=True)
 class Query:
-    """`function` is the tool to call instead of talking. A chat has one prompt."""
+    """`function` is the tool to call instead of talking, `schema` the JSON schema that the
+    answer must fill. A chat has one prompt."""
 
     wire: Literal["chat", "completions"]
     prompts: tuple[Prompt, ...]
@@ -55,6 +56,7 @@ class Query:
     ignore_eos: bool = False
     stop: tuple[str, ...] = ()
     function: Mapping[str, Any] | None = None
+    schema: Mapping[str, Any] | None = None
     salt: str = ""
 
 
@@ -101,10 +103,9 @@ def plan(query: Query, prompt: Prompt, *, model: str, seed: int, choice: int, ro
     """The answer to one prompt, at most `room` tokens long."""
     text = "".join(prompt.tokens)
     cap = room if query.max_tokens is None else min(room, query.max_tokens)
-    if query.function is not None:
-        schema = query.function.get("parameters")
-        arguments = tool_arguments(schema if isinstance(schema, Mapping) else {}, prompt.question)
-        tokens = tokenise(arguments)
+    schema = query.schema if query.function is None else query.function.get("parameters", {})
+    if schema is not None:
+        tokens = tokenise(filled_schema(schema, prompt.question))
         return Planned(tuple(tokens[:cap]), "stop" if len(tokens) <= cap else "length")
     wanted = _ANSWER.search(prompt.question)
     count = max(1, int(wanted[1])) if wanted else natural_length(text, seed)
@@ -172,6 +173,7 @@ def _query(
         ignore_eos=body.get("ignore_eos") is True,
         stop=tuple(filter(None, [stop] if isinstance(stop, str) else map(str, stop))),
         function=function,
+        schema=_schema(body.get("response_format")),
         salt=str(body.get("cache_salt") or ""),
     )
 
@@ -229,6 +231,17 @@ def _function(body: Mapping[str, Any], asked: bool) -> Mapping[str, Any] | None:
             raise BadQuery(f"tool_choice names no tool: {name!r}", param="tool_choice")
         return usable[0]
     return usable[0] if usable and (asked or choice == "required") else None
+
+
+def _schema(wanted: Any) -> Mapping[str, Any] | None:
+    kind = wanted.get("type") if isinstance(wanted, Mapping) else None
+    if kind == "json_object":
+        return {"properties": {"answer": {"type": "string"}}}
+    if kind != "json_schema":
+        return None
+    named = wanted.get("json_schema")
+    schema = named.get("schema") if isinstance(named, Mapping) else None
+    return schema if isinstance(schema, Mapping) else {}
 
 
 def _stopped(stop: tuple[str, ...], tokens: list[str]) -> Planned | None:

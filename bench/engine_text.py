@@ -121,9 +121,9 @@ def _sentence(rng: random.Random, words: list[str], chinese: bool) -> str:
     return sentence if chinese else " " + sentence
 
 
-def tool_arguments(schema: Mapping[str, Any], question: str) -> str:
-    """A JSON object that fills the properties of a function's parameter schema."""
-    properties = schema.get("properties")
+def filled_schema(schema: Any, question: str) -> str:
+    """A JSON object with a value for each property of a JSON schema, whatever was given."""
+    properties = schema.get("properties") if isinstance(schema, Mapping) else None
     if not isinstance(properties, Mapping):
         return "{}"
     head = " ".join(_DIRECTIVE.sub(" ", question).split())[:40]

@@ -198,6 +198,27 @@ def test_a_tool_is_called_when_asked_for() -> None:
         assert (function and function["name"]) == name
 
 
+@pytest.mark.parametrize(
+    ("wanted", "answer"),
+    [
+        ({"type": "json_object"}, {"answer": "Rome?"}),
+        (
+            {
+                "type": "json_schema",
+                "json_schema": {"schema": {"properties": {"n": {"type": "integer"}}}},
+            },
+            {"n": 1},
+        ),
+        ({"type": "json_schema"}, {}),
+    ],
+)
+def test_json_is_answered_when_wanted(wanted: dict[str, Any], answer: dict[str, Any]) -> None:
+    query = chat_query(chat("Rome?", response_format=wanted))
+    planned = plan(query, query.prompts[0], model="m", seed=0, choice=0, room=500)
+    assert json.loads("".join(planned.tokens)) == answer
+    assert chat_query(chat("Rome?", response_format={"type": "text"})).schema is None
+
+
 def test_a_tool_result_is_answered_in_words() -> None:
     messages = [
         {"role": "user", "content": "[[tool]] x"},
