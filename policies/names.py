@@ -77,18 +77,6 @@ def resolve(
     )
 
 
-def classifies(
-    call: Call,
-    tiers: Sequence[Tier],
-    aliases: Aliases,
-    *,
-    unknown_model: UnknownModel = "reject",
-    draw: float = 0.0,
-) -> bool:
-    """Whether `choose`, given the same, looks at probabilities. Raises what `resolve` does."""
-    return resolve(call, tiers, aliases, unknown_model=unknown_model, draw=draw).auto
-
-
 def _overridden(name: str, tiers: Sequence[Tier]) -> Target:
     if name == AUTO:
         return Target()

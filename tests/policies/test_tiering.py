@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tierway.policies.errors import BadCall
-from tierway.policies.names import classifies
+from tierway.policies.names import resolve
 from tierway.policies.tiering import cheapest, choose, serves
 from tierway.policies.types import Ask, Call, Controls, Model, Tier, TierDecision, Turn
 
@@ -111,7 +111,7 @@ def test_a_name_goes_where_it_is_served(name: str, tier: str, first: str, reason
     assert decision.plan[0].models[0].name == first
     assert decision.reason == reason
     assert decision.probabilities == {}
-    assert not classifies(call(name), TIERS, aliases)
+    assert not resolve(call(name), TIERS, aliases).auto
 
 
 def test_a_pinned_model_comes_alone_and_its_neighbours_next() -> None:
@@ -122,7 +122,7 @@ def test_a_pinned_model_comes_alone_and_its_neighbours_next() -> None:
 
 def test_aliases_may_mean_auto_and_are_drawn_by_weight() -> None:
     aliases = {"gpt-*": [("auto", 1.0)], "prod": [("qwen-7b", 95.0), ("gpt", 5.0)]}
-    assert classifies(call("gpt-4o"), TIERS, aliases)
+    assert resolve(call("gpt-4o"), TIERS, aliases).auto
     assert decide(call("gpt-4o"), HARD, aliases=aliases).reason == "classifier"
     drawn = [decide(call("prod"), aliases=aliases, draw=n / 200).tier for n in range(200)]
     assert Counter(drawn) == {"small": 190, "cloud": 10}
