@@ -51,9 +51,9 @@ def choose(
     draw: float = 0.0,
     estimate_tokens: EstimateTokens = estimated_tokens,
 ) -> TierDecision:
-    """`probabilities` are by model class, empty where nothing was classified (only an
-    `auto` target needs them); `available` names the tiers that are up, None for all; of the placements
-    only `on_prem_only` bars a model. The decision's own probabilities are by tier.
+    """`probabilities` are by model class, empty where nothing was classified (only a target
+    of `auto` needs them); `available` names the tiers that are up, None for all; of the
+    placements only `on_prem_only` bars a model. The decision's probabilities are by tier.
 
     Raises BadCall: 404 for a name that is nothing, 400 for an unknown tier and for a call that
     no model in question can take.
