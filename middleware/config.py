@@ -100,6 +100,8 @@ def demo_settings(
     """The embedded demo: `engine_urls` maps the tiers small, medium and large to their simulated
     engines. The cache is in memory without `store_path`; variables of `environ` are laid over."""
     names = {"small": "sim-7b", "medium": "sim-70b", "large": "sim-175b"}
+    if not engine_urls.keys() <= names.keys():
+        raise ValueError(f"engine_urls has {', '.join(engine_urls)}; tiers: {', '.join(names)}")
     store = {"kind": "memory"} if store_path is None else {"path": str(store_path)}
     models = {
         names[tier]: {
@@ -110,6 +112,7 @@ def demo_settings(
             "replicas": [{"url": url, "engine": "vllm"} for url in urls],
         }
         for tier, urls in engine_urls.items()
+        if urls
     }
     tiers: dict[str, Any] = {tier: {} for tier in names}
     return _overlaid({"cache": {"store": store}, "models": models, "tiers": tiers}, environ or {})
@@ -153,9 +156,14 @@ def check_main(
     return 0
 
 
-_SECRET_KEY = re.compile(r"(?i)(^|[_-])(key|token|secret|password|passwd|authorization)$")
-_SECRET_VALUE = re.compile(r"(sk|pk|rk|hf|gsk|ghp|xai|xox[a-z])[-_]\S{8,}|(AKIA|AIza|eyJ)\S{12,}")
-_ENV_NAME = re.compile(r"[A-Z][A-Z0-9]*(_[A-Z0-9]+)*")
+_SECRET_KEY = re.compile(
+    r"(?i)(^|[_-])((api)?key|token|secret|password|passwd|credentials?|authorization)$"
+)
+_SECRET_VALUE = re.compile(
+    r"\b((sk|pk|rk|hf|gsk|ghp|xai|xox[a-z])[-_]\S{8,}|(AKIA|AIza|eyJ)\S{12,}|[Bb]earer \S+)"
+)
+# Parts longer than a word are no name: hexadecimal keys may be of capitals and digits too.
+_ENV_NAME = re.compile(r"[A-Z][A-Z0-9]{0,19}(_[A-Z0-9]{1,19})*")
 _CREDENTIALS = re.compile(r"(?<=://)[^/@\s]+(?=@)")
 
 
@@ -167,7 +175,7 @@ def _masked(key: str, value: Any) -> Any:
         return [_masked(key, inner) for inner in value]
     if not isinstance(value, str) or not value:
         return value
-    secret = _SECRET_VALUE.match(value) or (_SECRET_KEY.search(key) and "/" not in value)
+    secret = _SECRET_KEY.search(key) or _SECRET_VALUE.search(value)
     return "***" if secret else _CREDENTIALS.sub("***", value)
 
 
@@ -553,15 +561,13 @@ def _line(fault: Fault | str, origins: Mapping[tuple[Key, ...], str]) -> str:
     if isinstance(fault, str):
         line = fault
     else:
-        prefix = f"{_dotted(fault.path)}{_shown(fault.path, fault.value)}: "
-        origin = next(
-            (
-                name
-                for path, name in origins.items()
-                if path == fault.path[: len(path)] or fault.path == path[: len(fault.path)]
-            ),
-            "",
-        )
-        line = ("" if fault.text.startswith(_UNKNOWN) else prefix) + fault.text
-        line += f" (from {origin})" if origin else ""
+        unknown = fault.text.startswith(_UNKNOWN)
+        key = "" if unknown else f"{_dotted(fault.path)}{_shown(fault.path, fault.value)}: "
+        blamed = [
+            name
+            for path, name in origins.items()
+            if fault.path[: len(path)] == path
+            or (unknown and path[: len(fault.path)] == fault.path)
+        ]
+        line = key + fault.text + "".join(f" (from {name})" for name in blamed[-1:])
     return "".join(sign if sign.isprintable() else ascii(sign)[1:-1] for sign in line)

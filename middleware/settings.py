@@ -413,14 +413,8 @@ class Gap:
     refused: bool = True
 
 
-_FUTURE_POLICIES = (
-    "weighted_least_request",
-    "power_of_two",
-    "global_least_request",
-    "prefix",
-    "gpu",
-    "predicted_latency",
-)
+_PLAIN_LATER = ("weighted_least_request", "power_of_two")
+_AWARE_LATER = ("global_least_request", "prefix", "gpu", "predicted_latency")
 GAPS = (
     Gap("server.tls.cert"),
     Gap("server.tls.key"),
@@ -431,8 +425,8 @@ GAPS = (
     Gap("cache.store.key_env"),
     Gap("cache.second_opinion.kind", ("cross_encoder", "tier")),
     Gap("models.*.kind", ("rerank",)),
-    Gap("tiers.*.policy", _FUTURE_POLICIES),
-    Gap("tiers.*.plain_policy", _FUTURE_POLICIES),
+    Gap("tiers.*.policy", _PLAIN_LATER + _AWARE_LATER),
+    Gap("tiers.*.plain_policy", _PLAIN_LATER),
     Gap("plugins"),
     Gap("router.shares"),
     Gap("router.rules"),

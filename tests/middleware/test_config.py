@@ -128,10 +128,14 @@ def test_rendered_configuration_loads_to_the_same() -> None:
 
 
 def test_render_masks_secrets_and_shows_names_of_variables() -> None:
-    forced = {"api_key": "topsecret", "max_tokens": 5, "extra": {"Authorization": "Bearer x"}}
+    forced = {
+        "api_key": "top/secret",
+        "max_tokens": 5,
+        "extra": [{"Authorization": "Basic s3cret"}, {"X-Auth": "Bearer s3cret"}],
+    }
     text = render(Settings.from_dict(with_value("models/qwen-7b/set", forced), ENVIRON))
-    assert "topsecret" not in text
-    assert "Bearer" not in text
+    assert "top/secret" not in text
+    assert "s3cret" not in text
     assert "sk-live" not in text
     assert "OPENAI_API_KEY" in text
     assert "max_tokens: 5" in text
@@ -292,10 +296,15 @@ def test_the_admin_key_of_the_run_may_be_missing_others_not() -> None:
     ]
 
 
-@pytest.mark.parametrize("secret", ["sk-proj-abcdef012345", "AKIAIOSFODNN7EXAMPLE", "9f8e-7d6c"])
+@pytest.mark.parametrize(
+    "secret", ["sk-proj-abcdef012345", "AKIAIOSFODNN7EXAMPLE", "9f8e-7d6c", "F00D" * 8]
+)
 def test_a_secret_in_place_of_its_variable_is_not_printed(secret: str) -> None:
     line = fault("models/gpt/api_key_env", secret)
     assert line.startswith("models.gpt.api_key_env = '***': must ")
+
+
+def test_credentials_in_an_address_are_refused_and_not_printed() -> None:
     assert "s3" not in fault("models/qwen-7b/replicas/0/url", "http://u:s3@h")
 
 
@@ -358,6 +367,7 @@ def test_a_whole_section_comes_before_its_keys() -> None:
         ("TIERWAY_DEGRADE__9", "cloud", "TIERWAY_DEGRADE__9: degrade has 5 items: the index must"),
         ("TIERWAY_CACHE__MODE__X", "1", "TIERWAY_CACHE__MODE__X: cache.mode has no keys: its"),
         ("TIERWAY_", "1", "TIERWAY_: the form is TIERWAY_SECTION__KEY"),
+        ("TIERWAY_SERVER", "{prot: 1}", "unknown key 'server.prot': did you mean 'server.port'? ("),
         ("TIERWAY_TOKEN", "s3cret", "unknown key 'token': "),
     ],
 )  # fmt: skip
@@ -365,6 +375,12 @@ def test_a_wrong_variable_is_named(name: str, value: str, told: str) -> None:
     (line,) = faults(FULL, {**ENVIRON, name: value})
     assert line.startswith(told)
     assert "s3cret" not in line
+
+
+def test_a_fault_names_a_variable_only_where_it_is_to_blame() -> None:
+    environ = {**ENVIRON, "TIERWAY_MODELS__GPT__REVISION": "2"}
+    (line,) = faults(with_value("models/gpt/litellm", None), environ)
+    assert "TIERWAY" not in line
 
 
 def test_a_segment_that_may_mean_two_names_is_a_fault() -> None:
@@ -509,6 +525,8 @@ def test_the_demo() -> None:
     assert [tier.model_class for tier in tree.tiers.values()] == ["7b", "70b", "175b"]
     assert tree.models["sim-7b"].context_tokens == 32768
     assert (tree.cache.mode, tree.cache.store.kind) == ("observe", "memory")
+    with pytest.raises(ValueError, match="tiers: small, medium, large"):
+        demo_settings({"sim-7b": ["http://h"]})
     kept = demo_settings(urls, store_path="x.db").cache.store
     assert (kept.kind, kept.path) == ("sqlite", "x.db")
 
@@ -546,6 +564,15 @@ def test_every_key_is_documented_and_no_other() -> None:
     text = (ROOT / "docs" / "configuration.md").read_text()
     told = {line.split("`")[1] for line in text.splitlines() if line.startswith("| `")}
     assert told == set(keys_of(SettingsTree))
+
+
+@pytest.mark.parametrize("gap", GAPS, ids=lambda gap: gap.path)
+def test_what_is_not_there_yet_is_documented(gap: Any) -> None:
+    key = gap.path.replace("tenants.*", "tenants.N").replace("*", "NAME")
+    text = (ROOT / "docs" / "configuration.md").read_text()
+    (row,) = [line for line in text.splitlines() if line.startswith(f"| `{key}` |")]
+    assert ("not available in this version" if gap.refused else "not enforced") in row
+    assert all(value in row for value in gap.missing or ())
 
 
 # ---- anything at all ---------------------------------------------------------------------------
@@ -593,7 +620,7 @@ def outcome(read: Callable[[], Settings | None]) -> Settings | list[str] | None:
 
 
 @given(st.lists(st.tuples(st.sampled_from(PLACES), VALUES, st.booleans()), min_size=1, max_size=3))
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=60, deadline=None)
 def test_a_mutation_loads_or_raises_config_error(mutations: list[Any]) -> None:
     data: Any = copy.deepcopy(FULL)
     for path, value, beside in mutations:
@@ -611,13 +638,13 @@ def test_a_mutation_loads_or_raises_config_error(mutations: list[Any]) -> None:
 
 
 @given(st.text(max_size=40), st.sampled_from(["CACHE__MODE", "SERVER", "DEGRADE__0", "A__0__B"]))
-@settings(max_examples=50, deadline=None)
+@settings(max_examples=30, deadline=None)
 def test_any_variable_loads_or_raises_config_error(text: str, name: str) -> None:
     assert outcome(lambda: resolve(FULL, {**ENVIRON, f"TIERWAY_{name}": text}))
 
 
 @given(st.integers(0, 2000), st.text(max_size=3))
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=25, deadline=None)
 def test_a_damaged_file_loads_or_raises_config_error(
     tmp_path_factory: pytest.TempPathFactory, at: int, text: str
 ) -> None:
