@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import sqlite3
-import time
 from pathlib import Path
 
 from tierway.cache.sqlite_lane import transact
@@ -30,11 +29,11 @@ _SCHEMA = (
 )
 
 
-def prepare(db: sqlite3.Connection, path: Path, *, lock_timeout_s: float) -> None:
+def prepare(db: sqlite3.Connection, path: Path) -> None:
     """Makes a new file a cache, or finds that it is one; raises CacheError when it is a file
     of a newer release or of something else, which is then left as it was."""
     _version(db, path)
-    _use_write_ahead_log(db, path, time.monotonic() + lock_timeout_s)
+    _use_write_ahead_log(db, path)
     db.execute("PRAGMA synchronous = NORMAL")
     db.execute("PRAGMA secure_delete = ON")
     db.execute("PRAGMA journal_size_limit = 67108864")
@@ -61,16 +60,7 @@ def _version(db: sqlite3.Connection, path: Path) -> int:
     return int(version)
 
 
-def _use_write_ahead_log(db: sqlite3.Connection, path: Path, until_s: float) -> None:
-    """Tries again by hand: a change of mode does not honour SQLite's own lock timeout, and
-    the workers of a gateway all start at once."""
-    while True:
-        try:
-            (mode,) = db.execute("PRAGMA journal_mode = WAL").fetchone()
-            break
-        except sqlite3.OperationalError as error:
-            if error.sqlite_errorcode & 0xFF != sqlite3.SQLITE_BUSY or time.monotonic() > until_s:
-                raise
-            time.sleep(0.01)
+def _use_write_ahead_log(db: sqlite3.Connection, path: Path) -> None:
+    (mode,) = db.execute("PRAGMA journal_mode = WAL").fetchone()
     if mode != "wal":
         raise CacheError(f"The cache file {path} cannot have a write-ahead log (mode {mode}).")

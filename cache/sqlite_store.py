@@ -80,7 +80,7 @@ class SqliteStore:
             self._refuse()
         self._lanes = [self._lane(name) for name in ("write", "read", "follow")]
         try:
-            await self._lanes[0].open(self._prepare)
+            await self._lanes[0].open(partial(prepare, path=self._path))
             for lane in self._lanes[1:]:
                 await lane.open(_only_read)
         except BaseException:
@@ -159,9 +159,6 @@ class SqliteStore:
         """The writer last: whoever closes last folds the write-ahead log into the file."""
         while self._lanes:
             await self._lanes.pop().aclose()
-
-    def _prepare(self, db: sqlite3.Connection) -> None:
-        prepare(db, self._path, lock_timeout_s=self._lock_timeout_s)
 
     async def _drop_where(self, condition: str, values: list[Any]) -> int:
         self._check()

@@ -173,14 +173,28 @@ def test_a_large_partition_stays_right_while_it_changes() -> None:
 
 
 def test_codes_follow_a_partition_whose_vectors_drift() -> None:
-    early, late = clustered(1000, seed=5), clustered(5000, seed=6)
-    arena = filled(early, large=200)
+    """A direction that all newcomers share would set every bit of codes with the old mean."""
+    early, late = clustered(500, seed=5), clustered(4000, seed=6)
+    late = unit(late + 4 * late.mean(axis=0) / np.linalg.norm(late.mean(axis=0)))
+    arena = filled(early, large=200, rerank=1)
     arena.search(b"p", early[0], 1)
-    for key, vector in enumerate(late, start=1000):
+    for key, vector in enumerate(late, start=500):
         arena.add(b"p", key, vector)
-    queries = near(late[::10], 0.2)
-    right = [arena.search(b"p", q, 1)[0][0] == 1000 + 10 * n for n, q in enumerate(queries)]
+    queries = near(late[::10], 0.05)
+    right = [arena.search(b"p", q, 1)[0][0] == 500 + 10 * n for n, q in enumerate(queries)]
     assert np.mean(right) >= 0.997
+
+
+def test_a_partition_that_shrank_gives_its_codes_back() -> None:
+    vectors = clustered(2000)
+    arena = filled(vectors, large=500)
+    before = arena.nbytes
+    arena.search(b"p", vectors[0], 1)
+    assert arena.nbytes >= before + 2000 * DIM // 8
+    for key in range(1900):
+        arena.remove(key)
+    assert arena.nbytes <= before
+    assert arena.search(b"p", vectors[1950], 1)[0][0] == 1950
 
 
 def test_memory_is_used_again_and_empty_partitions_vanish() -> None:

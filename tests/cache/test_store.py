@@ -17,6 +17,7 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 
 import pytest
+
 from tierway.cache.memory_store import MemoryStore
 from tierway.cache.sqlite_store import SqliteStore
 from tierway.cache.store import is_reset
@@ -596,6 +597,21 @@ def test_a_file_locked_by_somebody_is_an_error_and_then_is_not(path: Path) -> No
         assert await store.count() == 2
 
     with_file(path, body)
+
+
+def test_start_waits_for_a_reader_that_keeps_the_file_from_its_write_ahead_log(path: Path) -> None:
+    with closing(sqlite3.connect(path, isolation_level=None)) as other:
+        other.execute("BEGIN")
+        other.execute("SELECT count(*) FROM sqlite_master")
+
+        async def main() -> None:
+            with pytest.raises(CacheError, match="locked by another process"):
+                await SqliteStore(path, lock_timeout_s=0.02).start()
+            asyncio.get_running_loop().call_later(0.05, other.execute, "ROLLBACK")
+            async with opened(SqliteStore(path, lock_timeout_s=10)) as store:
+                await store.put(entry(1))
+
+        asyncio.run(main())
 
 
 def test_a_full_disk_is_an_error_and_then_is_not(
