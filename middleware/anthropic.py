@@ -12,7 +12,8 @@ from typing import Any
 
 import orjson
 
-from tierway.middleware.anthropic_answer import MessageEvents, WholeMessage
+from tierway.middleware.anthropic_answer import WholeMessage
+from tierway.middleware.anthropic_events import MessageEvents
 from tierway.middleware.anthropic_request import chat_body
 from tierway.middleware.failures import Header, Report, reply, report
 from tierway.middleware.openai import chat_ask

@@ -16,6 +16,7 @@ from tierway.policies.errors import BadCall
 from tierway.policies.types import Ask, Call, Controls, WireName
 
 _BEFORE, _BEHIND = 24, 12  # characters of the excerpt around a JSON error
+_DEEPEST = 254  # levels that orjson writes
 _JSON_NAMES = {list: "an array", str: "a string", bool: "a boolean", type(None): "null"}
 
 
@@ -28,6 +29,8 @@ def decode_object(raw: bytes) -> dict[str, Any]:
     if not isinstance(document, dict):
         kind = _JSON_NAMES.get(type(document), "a number")
         raise BadCall(f"The body must be a JSON object, not {kind}.", code="invalid_json")
+    if raw.count(b"{") + raw.count(b"[") > _DEEPEST:
+        _check_depth(document)
     return document
 
 
@@ -92,6 +95,16 @@ def new_call(
         deadline_s=arrived_s + timeout_s,
         traceparent=headers.get(b"traceparent"),
     )
+
+
+def _check_depth(document: Mapping[str, Any]) -> None:
+    """What can be read can be far deeper than what the same library will write again."""
+    try:
+        orjson.dumps(document)
+    except TypeError as fault:
+        raise BadCall(
+            f"The body is nested more than {_DEEPEST} levels deep.", code="invalid_json"
+        ) from fault
 
 
 def _user(controls: Controls, body: Mapping[str, Any]) -> str:

@@ -17,6 +17,7 @@ from functools import lru_cache
 from typing import Any, NamedTuple
 
 import orjson
+
 from tierway.policies.types import Call, Model
 
 _STRING = rb'"[^"\\]*(?:\\.[^"\\]*)*"'

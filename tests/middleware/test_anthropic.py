@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable
+from contextlib import suppress
 from itertools import pairwise
 from typing import Any
 
@@ -13,7 +14,7 @@ import orjson
 import pytest
 from anthropic.types import Message, RawMessageStreamEvent
 from anthropic.types.shared import ErrorResponse
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from pydantic import TypeAdapter
 
@@ -310,8 +311,8 @@ def completion(message: dict[str, Any], finish: str = "stop", **choice: Any) -> 
     }
 
 
-def rendered(answer: dict[str, Any], **settings: Any) -> Message:
-    rendering = renderer(stream=False, **settings)
+def rendered(answer: dict[str, Any], **options: Any) -> Message:
+    rendering = renderer(stream=False, **options)
     raw = json.dumps(answer).encode()
     assert rendering.feed(raw[:20]) + rendering.feed(raw[20:]) == b""
     return Message.model_validate_json(rendering.finish(), strict=True)
@@ -417,17 +418,17 @@ def as_stream(answer: dict[str, Any]) -> bytes:
     )
 
 
-def render(stream: bytes, cuts: Iterable[int] = (), **settings: Any) -> bytes:
+def render(stream: bytes, cuts: Iterable[int] = (), **options: Any) -> bytes:
     """The rendering of a stream that arrives in pieces cut there."""
-    rendering = renderer(stream=True, **settings)
+    rendering = renderer(stream=True, **options)
     pieces = [stream[start:end] for start, end in pairwise([0, *sorted(cuts), len(stream)])]
     return b"".join(map(rendering.feed, pieces)) + rendering.finish()
 
 
-def streamed(stream: bytes, cuts: Iterable[int] = (), **settings: Any) -> list[dict[str, Any]]:
+def streamed(stream: bytes, cuts: Iterable[int] = (), **options: Any) -> list[dict[str, Any]]:
     """The events that come out, each checked for its form."""
     events = []
-    for event in render(stream, cuts, **settings).split(b"\n\n")[:-1]:
+    for event in render(stream, cuts, **options).split(b"\n\n")[:-1]:
         name, data = event.split(b"\n")
         events.append(orjson.loads(data.removeprefix(b"data: ")))
         assert name == b"event: " + events[-1]["type"].encode()
@@ -598,6 +599,32 @@ def test_what_was_good_is_said_before_the_fault(rest: bytes) -> None:
     assert b'"text":"a"' in rendering.feed(chunk({"content": "a"}) + rest)
     with pytest.raises(BrokenStream):
         rendering.finish()
+
+
+KEYS = ["choices", "delta", "message", "content", "tool_calls", "function", "index", "id", "usage"]
+JUNK = st.recursive(
+    st.none() | st.booleans() | st.integers(0, 2) | st.sampled_from(["stop", "a", ""]),
+    lambda inner: (
+        st.lists(inner, max_size=2)
+        | st.dictionaries(
+            st.sampled_from([*KEYS, "name", "arguments", "finish_reason", "prompt_tokens"]), inner
+        )
+    ),
+    max_leaves=12,
+)
+
+
+@settings(max_examples=60)
+@given(st.lists(st.dictionaries(st.sampled_from(KEYS), JUNK), max_size=4))
+def test_any_answer_is_rendered_or_broken(answers: list[dict[str, Any]]) -> None:
+    events, whole = renderer(stream=True), renderer(stream=False)
+    with suppress(BrokenStream):
+        for answer in answers:
+            events.feed(b"data: " + orjson.dumps(answer) + b"\n")
+        assert b"message_stop" in events.finish()
+    with suppress(BrokenStream):
+        whole.feed(orjson.dumps(answers[-1] if answers else None))
+        assert orjson.loads(whole.finish())["type"] == "message"
 
 
 def test_nothing_said_is_an_empty_message() -> None:

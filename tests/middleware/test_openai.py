@@ -162,6 +162,17 @@ def test_a_body_that_is_no_json_object_is_refused_with_its_place(raw: bytes, wor
     assert len(error.public) < 200
 
 
+def test_a_body_that_cannot_be_written_again_is_refused() -> None:
+    for depth, fine in ((250, True), (260, False), (1000, False)):
+        deep = b'{"model":"m","x":%s,"prompt":"p"}' % (b"[" * depth + b"]" * depth)
+        if fine:
+            assert parse(deep, COMPLETIONS).raw == deep
+        else:
+            assert "254 levels" in refusal(deep, COMPLETIONS).public
+    wide = {"model": "m", "prompt": "p", "x": [[]] * 1000}
+    assert parse(wide, COMPLETIONS).body == wide
+
+
 FIELDS = [
     *("messages", "role", "content", "type", "text", "prompt", "input", "tierway", "cache"),
     *("metadata", "tools", "system", "stream", "max_tokens", "tool_choice", "stop_sequences"),

@@ -10,6 +10,7 @@ import orjson
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+
 from tierway.policies.types import Ask, Call, Model
 from tierway.router.splice import splice, upstream_body
 
