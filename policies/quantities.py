@@ -1,0 +1,239 @@
+"""Numbers, units and dates of a question in one notation, English and Chinese.
+
+`10%` and `10 percent`, `3000元` and `三千元`, `$100` and `100 dollars`, `2 weeks` and `two weeks`
+come out equal. What is not recognised stays a word and is compared as one.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+
+from tierway.policies import units as tables
+
+_NUMBER = re.compile(
+    r"(?P<sign>(?<![\w.)])-)?(?P<currency>[$€£¥₹])?\s?"
+    r"(?P<digits>\d{1,3}(?:,\d{3})+(?:\.\d+)?|\d+(?:\.\d+)?)(?P<ordinal>st|nd|rd|th)?(?![\d])"
+)
+_AFTER_EN = re.compile(r"\s?-?\s?(%|°\s?[cf]|[a-z]+(?: cent| old)?)")
+_WORD = re.compile(r"[a-z]+")
+_ZH_NUMERAL = re.compile(
+    r"(第)?([零一二三四五六七八九十百千万亿两〇俩]+)(?:点([零一二三四五六七八九]+))?"
+)
+_ZH_SCALE_AFTER = re.compile(r"[十百千万亿]+")
+_ZH_PERCENT = re.compile(r"百分之([零一二三四五六七八九十百两\d.]+)")
+
+
+@dataclass(frozen=True, slots=True)
+class Quantities:
+    """`numbers` holds (value, unit), unit "" where none follows; `units` every unit named;
+    `rest` the text with all of them blanked out."""
+
+    numbers: tuple[tuple[float, str], ...]
+    units: frozenset[str]
+    dates: frozenset[str]
+    rest: str
+
+
+def quantities(text: str, language: str) -> Quantities:
+    """`text` is NFKC-normalised and lower-case."""
+    found: list[tuple[float, str]] = []
+    if language == "zh":
+        text, dates = _zh_dates(text)
+        text = _zh_numerals(text, found)
+    else:
+        text, dates = _en_dates(text)
+        text = _en_number_words(text, found)
+    text = _digits(text, found)
+    if language == "zh":
+        bare = {
+            unit for name, unit in tables.BARE_UNITS.items() if ord(name[0]) > 127 and name in text
+        }
+    else:
+        bare = {
+            tables.BARE_UNITS[word] for word in _WORD.findall(text) if word in tables.BARE_UNITS
+        }
+    units = frozenset({unit for _, unit in found if unit} | bare)
+    return Quantities(tuple(sorted(found)), units, dates, text)
+
+
+def _en_dates(text: str) -> tuple[str, frozenset[str]]:
+    dates: set[str] = set()
+
+    def period(match: re.Match[str]) -> str:
+        which = {"previous": "last", "past": "last", "current": "this", "coming": "next"}
+        dates.add(f"{which.get(match[1], match[1])}-{match[2]}")
+        return " "
+
+    text = tables.EN_PERIOD.sub(period, text)
+
+    def name(match: re.Match[str]) -> str:
+        word = match[0]
+        if word not in tables.EN_DATES:
+            return word
+        if word in tables.EN_DOUBTFUL:
+            before = text[: match.start()].rsplit(None, 1)[-1:]
+            after = text[match.end() :].lstrip()[:1]
+            if before not in (["in"], ["of"], ["since"], ["by"], ["until"]) and not after.isdigit():
+                return word
+        dates.add(tables.EN_DATES[word])
+        return " "
+
+    return _WORD.sub(name, text), frozenset(dates)
+
+
+def _zh_dates(text: str) -> tuple[str, frozenset[str]]:
+    dates: set[str] = set()
+
+    def take(match: re.Match[str]) -> str:
+        name = re.sub("个", "", match[0])
+        name = name.replace("礼拜", "周").replace("星期", "周").replace("周天", "周日")
+        dates.add(name.replace("本", "这"))
+        return " "
+
+    return tables.ZH_DATE.sub(take, text), frozenset(dates)
+
+
+def _en_number_words(text: str, found: list[tuple[float, str]]) -> str:
+    words = text.split(" ")
+    out: list[str] = []
+    at = 0
+    while at < len(words):
+        value, used = _read_words(words, at)
+        if used:
+            unit, extra = _unit_of(words, at + used)
+            if value != 1 or unit or used > 1:
+                found.append((value, unit))
+                at += used + extra
+                out.append("")
+                continue
+        out.append(words[at])
+        at += 1
+    return " ".join(out)
+
+
+def _read_words(words: list[str], at: int) -> tuple[float, int]:
+    """(value, words used); "twenty-five", "two hundred", "three million"."""
+    total, current, used = 0.0, 0.0, 0
+    for word in words[at:]:
+        parts = word.strip(",.?!").split("-")
+        if all(part in tables.SMALL for part in parts):
+            current += sum(tables.SMALL[part] for part in parts)
+        elif used and word.strip(",.?!") in tables.SCALES:
+            scale = tables.SCALES[word.strip(",.?!")]
+            current = max(current, 1) * scale
+            if scale > 100:
+                total, current = total + current, 0.0
+        else:
+            break
+        used += 1
+    return total + current, used
+
+
+def _unit_of(words: list[str], at: int) -> tuple[str, int]:
+    """The unit at `at` and how many words name it."""
+    if at >= len(words):
+        return "", 0
+    word = words[at].strip(",.?!")
+    following = words[at + 1].strip(",.?!") if at + 1 < len(words) else ""
+    for name, used in ((f"{word}_{following}", 2), (word, 1)):
+        if name in tables.UNITS:
+            return tables.UNITS[name], used
+    return "", 0
+
+
+def _digits(text: str, found: list[tuple[float, str]]) -> str:
+    out: list[str] = []
+    end = 0
+    for match in _NUMBER.finditer(text):
+        if match.start() < end:
+            continue
+        value = float(match["digits"].replace(",", ""))
+        value = -value if match["sign"] else value
+        scale, unit, stop = _after(text, match.end())
+        if match["currency"]:
+            unit = tables.UNITS[match["currency"]]
+        elif _rupees(text, match.start()):
+            unit = "inr"
+        found.append((value * scale, unit))
+        out += [text[end : match.start()], " "]
+        end = stop
+    return "".join(out) + text[end:]
+
+
+def _rupees(text: str, at: int) -> bool:
+    return text[:at].rstrip(" .").endswith(("rs", "inr"))
+
+
+def _after(text: str, at: int) -> tuple[float, str, int]:
+    """Scale, unit and end of what follows a number: `million dollars`, `万元`, `kg`."""
+    scale = 1.0
+    if chinese := _ZH_SCALE_AFTER.match(text, at):
+        for character in chinese[0]:
+            scale *= tables.ZH_SCALES[character]
+        at = chinese.end()
+    for name in tables.ZH_UNITS:
+        if text.startswith(name, at):
+            return scale, tables.UNITS[name], at + len(name)
+    word = _AFTER_EN.match(text, at)
+    if word and word[1] in tables.SCALES:
+        scale *= tables.SCALES[word[1]]
+        at = word.end()
+        word = _AFTER_EN.match(text, at)
+    if word:
+        for name in (word[1].replace(" ", "_"), word[1].split(" ")[0]):
+            if name in tables.UNITS:
+                return scale, tables.UNITS[name], word.start(1) + len(name)
+    return scale, "", at
+
+
+def _zh_numerals(text: str, found: list[tuple[float, str]]) -> str:
+    def percent(match: re.Match[str]) -> str:
+        digits = match[1]
+        found.append((float(digits) if digits[0].isdigit() else _zh_value(digits), "percent"))
+        return " "
+
+    text = _ZH_PERCENT.sub(percent, text)
+    shield = {word: f"\x00{at}\x01" for at, word in enumerate(tables.ZH_NOT_NUMBERS)}
+    for word, mark in shield.items():
+        text = text.replace(word, mark)
+    text = re.sub("半年", "6个月", text)
+    out: list[str] = []
+    end = 0
+    for match in _ZH_NUMERAL.finditer(text):
+        value = _zh_value(match[2])
+        if match[3]:
+            value += float("0." + "".join(str(tables.ZH_DIGITS[c]) for c in match[3]))
+        before = text[: match.start()]
+        counted = any(text.startswith(name, match.end()) for name in tables.ZH_UNITS)
+        if match.start() < end or (before and before[-1].isdigit()) or before.endswith("\x00"):
+            continue
+        if len(match[2]) == 1 and not counted and not match[1]:
+            continue
+        _, unit, stop = _after(text, match.end())
+        found.append((value, unit))
+        out += [text[end : match.start()], " "]
+        end = stop
+    text = "".join(out) + text[end:]
+    for word, mark in shield.items():
+        text = text.replace(mark, word)
+    return text
+
+
+def _zh_value(numeral: str) -> float:
+    """`三千五百` -> 3500, `二〇一五` -> 2015, `十万` -> 100000."""
+    if all(c in tables.ZH_DIGITS for c in numeral):
+        return float("".join(str(tables.ZH_DIGITS[c]) for c in numeral))
+    total, section, digit = 0, 0, 0
+    for character in numeral:
+        if character in tables.ZH_DIGITS:
+            digit = tables.ZH_DIGITS[character]
+            continue
+        scale = tables.ZH_SCALES[character]
+        if scale >= 10_000:
+            total = (total + section + digit) * scale or scale
+            section = digit = 0
+        else:
+            section += (digit or 1) * scale
+            digit = 0
+    return float(total + section + digit)

