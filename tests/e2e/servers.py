@@ -1,0 +1,178 @@
+"""Real processes for the end-to-end tests: simulated engines and the gateway's own command.
+
+Every process is ended by its id and takes free ports; what the gateway wrote stays in files
+beside its configuration.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import httpx
+
+ADMIN_KEY = "an-admin-key-of-the-tests"
+SPEED = 50.0
+"""Engines run so many times faster than the machines they stand for."""
+
+_START_S = 90.0
+_STOP_S = 40.0
+_ADDRESS = re.compile(r"http://[\d.]+:\d+")
+
+
+def environment(**more: str) -> dict[str, str]:
+    """What a child needs to find the packages where this process found them."""
+    kept = {name: value for name, value in os.environ.items() if not name.startswith("TIERWAY_")}
+    return {**kept, "PYTHONPATH": os.pathsep.join(filter(None, sys.path)), **more}
+
+
+def eventually(condition: Callable[[], bool], *, within_s: float = 5.0) -> bool:
+    """Polls until the condition holds; False when the time is over."""
+    until_s = time.monotonic() + within_s
+    while not condition():
+        if time.monotonic() > until_s:
+            return False
+        time.sleep(0.01)
+    return True
+
+
+@contextmanager
+def engines(*specs: Mapping[str, Any]) -> Iterator[list[str]]:
+    """Simulated engines in one child process; their base URLs in the order of the specs."""
+    wanted = json.dumps([{"speed": SPEED, **spec} for spec in specs])
+    command = [sys.executable, "-P", "-m", "tierway.bench.fleet", "--engines", wanted]
+    pipe = subprocess.PIPE
+    with subprocess.Popen(command, stdin=pipe, stdout=pipe, env=environment()) as child:
+        assert child.stdin is not None
+        assert child.stdout is not None
+        try:
+            yield json.loads(child.stdout.readline())["urls"]
+        finally:
+            child.stdin.close()
+            child.wait(_STOP_S)
+
+
+def metric(url: str, name: str) -> float:
+    """The sum of one metric over its labels, read from a metrics page."""
+    page = httpx.get(f"{url}/metrics").text
+    lines = [line for line in page.splitlines() if line.startswith((name + "{", name + " "))]
+    return sum(float(line.rsplit(" ", 1)[1]) for line in lines)
+
+
+def generated(*urls: str) -> int:
+    """How many requests these engines have ended so far, whatever their end."""
+    return int(sum(metric(url, "vllm:request_success_total") for url in urls))
+
+
+def set_fault(url: str, fault: str | None, **options: Any) -> None:
+    httpx.put(f"{url}/faults", json={"fault": fault, **options}).raise_for_status()
+
+
+def configuration(
+    small: Sequence[str], medium: Sequence[str] = (), large: Sequence[str] = (), **changes: Any
+) -> dict[str, Any]:
+    """The file of a gateway before these engines; `changes` are laid over it by section."""
+
+    def model(tier: str, urls: Sequence[str], **fields: Any) -> dict[str, Any]:
+        replicas = [{"url": url, "engine": "vllm"} for url in urls]
+        return {"tier": tier, "capabilities": ["tools", "json"], "replicas": replicas, **fields}
+
+    models = {"sim-7b": model("small", small)}
+    if medium:
+        models["sim-70b"] = model("medium", medium)
+    if large:
+        models["sim-175b"] = model("large", large)
+    made: dict[str, Any] = {
+        "server": {"port": 0},
+        "admin": {"port": 0},
+        "cache": {"store": {"kind": "memory"}},
+        "models": models,
+        "tiers": {"small": {}, "medium": {}, "large": {}},
+    }
+    for section, value in changes.items():
+        merged = {**made.get(section, {}), **value} if isinstance(value, dict) else value
+        made[section] = merged
+    return made
+
+
+@dataclass(slots=True)
+class GatewayProcess:
+    """A running `tierway serve` or `tierway demo`. `url` and `admin_url` end before the path."""
+
+    process: subprocess.Popen[bytes]
+    url: str
+    admin_url: str
+    folder: Path
+
+    @property
+    def errors(self) -> str:
+        return (self.folder / "stderr").read_text()
+
+    def state(self) -> dict[str, Any]:
+        found: dict[str, Any] = self.admin("GET", "/admin/state").json()
+        return found
+
+    def admin(self, method: str, path: str, *, key: str = ADMIN_KEY, **more: Any) -> httpx.Response:
+        headers = {"authorization": f"Bearer {key}"}
+        return httpx.request(method, self.admin_url + path, headers=headers, timeout=30, **more)
+
+    def inflight(self) -> int:
+        tiers = self.state()["tiers"].values()
+        return sum(replica["inflight"] for tier in tiers for replica in tier["replicas"])
+
+    def stop(self, number: int = signal.SIGTERM) -> int:
+        """Ends the process and gives its exit code."""
+        self.process.send_signal(number)
+        return self.process.wait(_STOP_S)
+
+
+@contextmanager
+def gateway(
+    folder: Path, config: Mapping[str, Any] | None, *, demo: bool = False, **env: str
+) -> Iterator[GatewayProcess]:
+    """Runs the command in `folder`; the test may stop it itself, else it must end well."""
+    arguments = ["demo"] if demo else ["serve", "--config", "tierway.yaml"]
+    if config is not None:
+        (folder / "tierway.yaml").write_text(json.dumps(config))
+    command = [sys.executable, "-P", "-m", "tierway.middleware.cli", *arguments]
+    with (folder / "stdout").open("wb") as out, (folder / "stderr").open("wb") as err:
+        process = subprocess.Popen(
+            [*command, "--port", "0", "--admin-port", "0"],
+            cwd=folder,
+            stdout=out,
+            stderr=err,
+            env=environment(**{"TIERWAY_ADMIN_KEY": ADMIN_KEY, **env}),
+        )
+    try:
+        url, admin_url = _addresses(process, folder)
+        running = GatewayProcess(process, url, admin_url, folder)
+        yield running
+        if process.poll() is None:
+            assert running.stop() == 0, running.errors
+    finally:
+        if process.poll() is None:
+            process.kill()
+            process.wait(_STOP_S)
+
+
+def _addresses(process: subprocess.Popen[bytes], folder: Path) -> tuple[str, str]:
+    """What the command printed: where the API and where the admin listener is."""
+
+    def printed() -> str:
+        return (folder / "stdout").read_text()
+
+    eventually(lambda: "/metrics" in printed() or process.poll() is not None, within_s=_START_S)
+    assert "/metrics" in printed(), (folder / "stderr").read_text()
+    found = list(dict.fromkeys(_ADDRESS.findall(printed())))
+    assert len(found) == 2, printed()
+    return found[0], found[1]
