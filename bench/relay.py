@@ -100,10 +100,13 @@ class _Pace:
 
     def _tick(self) -> None:
         for transport, left in list(self.left.items()):
-            transport.write(_TOKEN if left else _STREAM_END)
-            self.left[transport] = left - 1
-            if not left or transport.is_closing():
+            if left and not transport.is_closing():
+                transport.write(_TOKEN)
+                self.left[transport] = left - 1
+            else:
                 del self.left[transport]
+                if not transport.is_closing():
+                    transport.write(_STREAM_END)
         if self.left:
             asyncio.get_running_loop().call_later(self.tick_s, self._tick)
 

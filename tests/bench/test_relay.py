@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import os
+import socket
+import struct
 import subprocess
 import sys
 import threading
@@ -85,6 +87,21 @@ def test_a_running_gateway_is_measured_by_url_and_process(
         table = capfd.readouterr().out.splitlines()
         assert table[0].split()[:3] == ["name", "cpu_us_per_request", "cpu_us_per_token"]
         assert table[1].startswith("gateway ")
+
+
+def test_the_upstream_goes_on_when_clients_leave_in_the_middle(
+    capfd: pytest.CaptureFixture[str],
+) -> None:
+    with served_upstream() as (url, pid):
+        port = int(url.rpartition(":")[2].removesuffix("/v1"))
+        for _ in range(3):
+            with socket.create_connection(("127.0.0.1", port)) as leaver:
+                leaver.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+                body = b'{"stream": true}'
+                leaver.sendall(b"POST / HTTP/1.1\r\nContent-Length: 16\r\n\r\n" + body)
+                assert leaver.recv(4) == b"HTTP"
+        assert main([*LIGHT, "--only", "gateway", "--url", url, "--pid", pid, "--json"]) == 0
+        assert rows_of(capfd.readouterr().out)["gateway"]["streams"] == 3
 
 
 class _Wrong(BaseHTTPRequestHandler):
