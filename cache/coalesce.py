@@ -76,8 +76,8 @@ class _Flight:
         "chunks",
         "complete",
         "error",
-        "key",
         "kept_bytes",
+        "key",
         "overflown",
         "refs",
     )

@@ -7,7 +7,8 @@
     ├── NoCapacity           nothing is left that could answer        503, Retry-After
     ├── UpstreamError        a replica or cloud model failed
     │   ├── UpstreamTimeout  a named timeout passed                   504
-    │   ├── Refused          connection refused, reset, DNS           502
+    │   ├── Refused          connection refused, DNS                  502
+    │   │   └── Dropped      closed before it answered                502
     │   ├── BrokenStream     cut or malformed after it began          502
     │   └── Rejected         the upstream answered with an error status
     ├── CacheError           never reaches a client: bypass, count
@@ -116,9 +117,14 @@ class UpstreamTimeout(UpstreamError):
 
 
 class Refused(UpstreamError):
-    """The replica could not be reached, or closed before a byte of an answer came."""
+    """The replica could not be reached: hard evidence that it is down."""
 
     code = "upstream_unreachable"
+
+
+class Dropped(Refused):
+    """The replica took the request and closed before a byte of an answer came. The request
+    itself may be why, so this is a fault of its own and no hard evidence."""
 
 
 class BrokenStream(UpstreamError):

@@ -6,7 +6,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Protocol
 
 from tierway.policies.types import (
     Ask,
@@ -66,7 +66,8 @@ class Embedder(Protocol):
 
     `id` names model and version: it is part of every cache namespace, so vectors of two
     encoders never meet. `encode` returns float32 [n, dim], rows of unit length, raises
-    CacheError when the encoder fails; deadlines are the caller's.
+    CacheError when the encoder fails; deadlines are the caller's. `fits` is False for a text
+    beyond the window, which `encode` refuses: nothing is ever truncated.
     """
 
     @property
@@ -74,6 +75,7 @@ class Embedder(Protocol):
     @property
     def dim(self) -> int: ...
 
+    def fits(self, text: str) -> bool: ...
     async def start(self) -> None: ...
     async def encode(self, texts: Sequence[str]) -> Vectors: ...
     async def aclose(self) -> None: ...
@@ -184,32 +186,6 @@ class BalancePolicy(Protocol):
     name: str
 
     def rank(self, ask: BalanceAsk, views: Sequence[ReplicaView]) -> Ranking: ...
-
-
-class Wire(Protocol):
-    """A client protocol: bytes <-> Call, Answer and errors. No I/O."""
-
-    name: str
-
-    def parse(self, raw: bytes, headers: Mapping[bytes, bytes], path: str) -> Call: ...
-    def error(self, status: int, type: str, message: str, **extra: Any) -> bytes: ...
-
-
-class Probe(Protocol):
-    """Reads one replica's facts; raises UpstreamError when it cannot."""
-
-    async def poll(self, replica: str) -> Mapping[str, float]: ...
-
-
-class SharedState(Protocol):
-    """Counts over gateways. `reserve` adds one request with its prompt tokens, `release`
-    takes it back; each gateway writes only its own row, so a lost gateway leaves nothing."""
-
-    async def reserve(self, replica: str, tokens: int) -> None: ...
-    async def release(self, replica: str, tokens: int) -> None: ...
-    def others(self, replica: str) -> tuple[int, int]:
-        """(requests, tokens) in flight from the other gateways, as last seen."""
-        ...
 
 
 class Hook(Protocol):

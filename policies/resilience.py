@@ -22,7 +22,7 @@ from collections import deque
 from dataclasses import dataclass
 from typing import Literal
 
-from tierway.policies.errors import Refused, Rejected, UpstreamError, UpstreamTimeout
+from tierway.policies.errors import Dropped, Refused, Rejected, UpstreamError, UpstreamTimeout
 
 Verdict = Literal["success", "failure", "hard", "neutral"]
 BreakerState = Literal["closed", "open", "half-open"]
@@ -37,7 +37,7 @@ def verdict(error: BaseException | None) -> Verdict:
     if error is None:
         return "success"
     if isinstance(error, Refused):
-        return "hard"
+        return "failure" if isinstance(error, Dropped) else "hard"
     if isinstance(error, Rejected):
         return "failure" if error.status >= 500 and not error.overload else "neutral"
     if isinstance(error, UpstreamTimeout):

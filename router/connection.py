@@ -20,7 +20,7 @@ from typing import cast
 
 import httptools
 
-from tierway.policies.errors import BrokenStream, Refused, UpstreamError, UpstreamTimeout
+from tierway.policies.errors import BrokenStream, Dropped, UpstreamError, UpstreamTimeout
 from tierway.policies.types import Headers
 
 HIGH_WATER_BYTES = 256 * 1024
@@ -77,7 +77,7 @@ class Connection(asyncio.Protocol):
     async def exchange(self, payload: bytes, *, bodiless: bool) -> Response:
         """Writes one request and waits for the head of its answer.
 
-        `bodiless` tells of an answer to HEAD. Raises Refused when the connection closed before
+        `bodiless` tells of an answer to HEAD. Raises Dropped when the connection closed before
         one byte came, BrokenStream after that. Any exception, cancellation included, leaves
         the connection closed.
         """
@@ -232,7 +232,7 @@ class Connection(asyncio.Protocol):
         elif self._heard:
             self._fail(BrokenStream("The upstream closed in the middle of its answer."), cause)
         else:
-            self._fail(Refused("The upstream closed before it answered."), cause)
+            self._fail(Dropped("The upstream closed before it answered."), cause)
 
     def _fail(self, error: UpstreamError, cause: Exception | None = None) -> None:
         error.__cause__ = cause

@@ -17,7 +17,14 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from urllib.parse import urlsplit
 
-from tierway.policies.errors import BadCall, ConfigError, Refused, UpstreamTimeout
+from tierway.policies.errors import (
+    BadCall,
+    ConfigError,
+    Dropped,
+    Refused,
+    Rejected,
+    UpstreamTimeout,
+)
 from tierway.router.connection import Connection, Response
 
 __all__ = ["Origin", "Response", "Transport"]
@@ -70,8 +77,8 @@ class Transport:
     """Sends requests. Belongs to one event loop; times are seconds.
 
     `max_connections` bounds the open connections of each origin, busy and idle: one more
-    request raises Refused at once, so that waiting stays with admission, where it is seen. An
-    idle connection is closed after `keepalive_s`.
+    request raises Rejected (503) at once, so that waiting stays with admission, where it is
+    seen. An idle connection is closed after `keepalive_s`.
     """
 
     def __init__(
@@ -96,8 +103,8 @@ class Transport:
 
         `host` and `content-length` are added, nothing else; `headers` must not hold them.
         Raises BadCall for a head that would not be one (line breaks, NUL), Refused when no
-        connection could be made or it closed before a byte came, UpstreamTimeout("connect"),
-        BrokenStream. Cancelling closes the connection.
+        connection could be made, Dropped when it closed before a byte came,
+        UpstreamTimeout("connect"), BrokenStream. Cancelling closes the connection.
         """
         pool = self._pools.get(origin)
         if pool is None:
@@ -108,8 +115,8 @@ class Transport:
         if connection is not None:
             try:
                 return await connection.exchange(payload, bodiless=bodiless)
-            except Refused:
-                pass
+            except Dropped:
+                pass  # closed while it was idle: once more on a fresh connection
         connection = await self._connect(pool)
         return await connection.exchange(payload, bodiless=bodiless)
 
@@ -124,7 +131,7 @@ class Transport:
         if self._closed:
             raise Refused("The transport is closed.")
         if len(pool.open) >= self._max_connections:
-            raise Refused(f"All {self._max_connections} connections to the upstream are in use.")
+            raise Rejected(503, ((b"retry-after", b"1"),), b"")  # load, not a fault
         loop = asyncio.get_running_loop()
         connection = Connection(loop, on_rest=pool.rest, on_gone=pool.forget)
         pool.open.add(connection)

@@ -7,6 +7,7 @@ from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import Any
 
 import orjson
+
 from tierway.policies.errors import GatewayError
 from tierway.policies.types import Ask, Call, Controls, Head, Source, Turn, Usage
 

@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 from fakes import FakeAnswer, until
+
 from tierway.cache.coalesce import Flights
 from tierway.policies.errors import BrokenStream, Refused
 
@@ -119,9 +120,7 @@ def test_a_reader_that_leaves_midway_hands_over() -> None:
 def test_the_last_to_leave_cancels_the_opening() -> None:
     async def main() -> None:
         flights, opener = Flights(), Opener(FakeAnswer([b"x"]))
-        takes = [
-            asyncio.create_task(flights.take(b"k", opener, lambda *_: None)) for _ in range(3)
-        ]
+        takes = [asyncio.create_task(flights.take(b"k", opener, lambda *_: None)) for _ in range(3)]
         await until(lambda: opener.opened == 1)
         for task in takes:
             task.cancel()
@@ -136,9 +135,7 @@ def test_when_the_leader_fails_one_follower_leads() -> None:
     async def main() -> None:
         flights = Flights()
         opener = Opener(Refused("no"), FakeAnswer([b"ok"]))
-        takes = [
-            asyncio.create_task(flights.take(b"k", opener, lambda *_: None)) for _ in range(4)
-        ]
+        takes = [asyncio.create_task(flights.take(b"k", opener, lambda *_: None)) for _ in range(4)]
         await until(lambda: opener.opened == 1)
         opener.gate.set()
         results = await asyncio.gather(*takes, return_exceptions=True)
@@ -153,9 +150,7 @@ def test_a_second_failure_is_everybodys() -> None:
     async def main() -> None:
         flights = Flights()
         opener = Opener(Refused("first"), Refused("second"))
-        takes = [
-            asyncio.create_task(flights.take(b"k", opener, lambda *_: None)) for _ in range(4)
-        ]
+        takes = [asyncio.create_task(flights.take(b"k", opener, lambda *_: None)) for _ in range(4)]
         await until(lambda: opener.opened == 1)
         opener.gate.set()
         results = await asyncio.gather(*takes, return_exceptions=True)

@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 from fakes import FakeAnswer, FakeClock, ScriptedUpstream, make_call
+
 from tierway.policies.errors import (
     BrokenStream,
     NoCapacity,

@@ -6,6 +6,7 @@ import pytest
 from fakes import FakeClock
 from hypothesis import given
 from hypothesis import strategies as st
+
 from tierway.policies.errors import BrokenStream, Refused, Rejected
 from tierway.router.fleet import Facts, Fleet, ReplicaSpec
 

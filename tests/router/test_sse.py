@@ -1,10 +1,13 @@
 from __future__ import annotations
 
+from itertools import pairwise
+
 import orjson
 import pytest
 from fakes import chunk, event, stream_of
 from hypothesis import given
 from hypothesis import strategies as st
+
 from tierway.policies.errors import BrokenStream, Rejected
 from tierway.router.sse import Framer, error_of, has_first_token, payloads, rejection, split_events
 
@@ -13,7 +16,7 @@ USAGE = event({"id": "1", "choices": [], "usage": {"prompt_tokens": 3, "completi
 
 def cut(data: bytes, places: list[int]) -> list[bytes]:
     edges = [0, *sorted(place % (len(data) + 1) for place in places), len(data)]
-    return [data[a:b] for a, b in zip(edges, edges[1:], strict=False)]
+    return [data[a:b] for a, b in pairwise(edges)]
 
 
 @given(st.lists(st.integers(0, 10_000), max_size=12), st.booleans())

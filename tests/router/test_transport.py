@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 import uvloop
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tierway.policies.errors import (
@@ -22,6 +22,7 @@ from tierway.policies.errors import (
     BrokenStream,
     ConfigError,
     Refused,
+    Rejected,
     UpstreamError,
     UpstreamTimeout,
 )
@@ -302,6 +303,7 @@ def test_chunks_that_came_together_are_one_read_and_later_ones_another(run: Run)
     run(main)
 
 
+@settings(deadline=None)  # a busy machine is not a fault
 @given(
     parts=st.lists(st.binary(min_size=1, max_size=40), max_size=6),
     cuts=st.lists(st.integers(min_value=1, max_value=30), min_size=1, max_size=20),
@@ -545,7 +547,7 @@ def test_no_more_connections_than_allowed_are_opened(run: Run) -> None:
     async def main() -> None:
         async with upstream(says(OK)) as up, client(max_connections=2) as transport:
             busy = [await get(transport, up) for _ in range(2)]
-            with pytest.raises(Refused, match="All 2 connections"):
+            with pytest.raises(Rejected, match="503"):
                 await get(transport, up)
             await busy[0].aclose()
             assert await fetch(transport, up) == (200, b"ok")
