@@ -1,0 +1,178 @@
+"""The cache's work behind the requests: write what was kept, follow the store, reap.
+
+Entries to store wait in a queue; what came together is encoded in one call. Any fault of the
+store or of the encoder is counted and said once in a while, and the entry stays in memory.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections import Counter
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from tierway.cache.holding import Holding
+from tierway.cache.store import is_reset
+from tierway.policies.errors import CacheError
+from tierway.policies.protocols import CacheStore, Change, Clock, Embedder, Entry
+
+if TYPE_CHECKING:
+    from tierway.policies.protocols import Vectors
+
+logger = logging.getLogger(__name__)
+
+FOLLOW_EVERY_S = 0.25  # a deletion elsewhere acts here within a second, with room for a slow disk
+REAP_EVERY_S = 30.0
+STALE_GRACE_S = 3600.0  # expired answers stay so long for the case that nobody else can answer
+_BATCH = 32
+
+
+class Faults:
+    """Counts the cache's faults by part and logs the first of every hundred."""
+
+    def __init__(self) -> None:
+        self.counts: Counter[str] = Counter()
+
+    def add(self, part: str, error: Exception | None = None) -> None:
+        if self.counts[part] % 100 == 0:
+            logger.warning("cache %s: %s", part, error or "trouble")
+        self.counts[part] += 1
+
+
+@dataclass(frozen=True, slots=True)
+class Job:
+    """An entry to store. `vector` is its question's if there is one already, `wants_vector`
+    tells whether it should get one."""
+
+    entry: Entry
+    vector: Vectors | None
+    wants_vector: bool
+
+
+class Upkeep:
+    def __init__(
+        self,
+        store: CacheStore,
+        holding: Holding,
+        embedder: Embedder | None,
+        faults: Faults,
+        wall: Clock,
+    ) -> None:
+        self._store, self._holding, self._embedder = store, holding, embedder
+        self._faults, self._wall = faults, wall
+        self._queue: asyncio.Queue[Job] = asyncio.Queue()
+        self._tasks: list[asyncio.Task[None]] = []
+        self._sequence = 0
+
+    async def start(self) -> None:
+        """Reads the log to its end, then keeps at it in the background."""
+        try:
+            await self.follow()
+        except CacheError as error:
+            self._faults.add("store", error)
+        loop = asyncio.get_running_loop()
+        self._tasks = [
+            loop.create_task(self._write_forever()),
+            loop.create_task(self._every(FOLLOW_EVERY_S, self.follow)),
+            loop.create_task(self._every(REAP_EVERY_S, self.reap)),
+        ]
+
+    async def aclose(self) -> None:
+        """Writes what is queued, then ends."""
+        if self._tasks:
+            await self._queue.join()
+        for task in self._tasks:
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+        self._tasks = []
+
+    def submit(self, job: Job) -> None:
+        self._queue.put_nowait(job)
+
+    async def settled(self) -> None:
+        """Returns when everything submitted so far was dealt with."""
+        await self._queue.join()
+
+    async def follow(self) -> None:
+        """Applies what was written to the store since the last time."""
+        while changes := await self._store.changes(self._sequence):
+            for change in changes:
+                self._apply(change)
+                self._sequence = change.sequence
+
+    async def reap(self) -> None:
+        horizon_at = self._wall() - STALE_GRACE_S
+        self._holding.drop_expired(horizon_at)
+        await self._store.reap(horizon_at)
+
+    def _apply(self, change: Change) -> None:
+        entry = change.entry
+        if is_reset(change):
+            self._holding.clear()
+        elif entry is None:
+            self._holding.drop(change.entry_id)
+        elif entry.expires_at + STALE_GRACE_S > self._wall():
+            held = self._holding.hold(entry)
+            embedder = self._embedder
+            if held and entry.vector and embedder and entry.encoder == embedder.id:
+                self._holding.attach(held, entry.question, np.frombuffer(entry.vector, "<f4"))
+
+    async def _write_forever(self) -> None:
+        while True:
+            jobs = [await self._queue.get()]
+            while not self._queue.empty() and len(jobs) < _BATCH:
+                jobs.append(self._queue.get_nowait())
+            try:
+                await self._write(jobs)
+            except Exception:  # border: the background loop outlives any fault
+                logger.exception("writing to the cache failed")
+            finally:
+                for _ in jobs:
+                    self._queue.task_done()
+
+    async def _write(self, jobs: list[Job]) -> None:
+        vectors = await self._vectors(jobs)
+        for job, vector in zip(jobs, vectors, strict=True):
+            entry, held = job.entry, self._holding.by_id(job.entry.id)
+            if held is None:
+                continue  # deleted or replaced meanwhile
+            if vector is not None and self._embedder is not None:
+                self._holding.attach(held, entry.question, vector)
+                raw = vector.astype("<f4").tobytes()
+                entry = replace(entry, encoder=self._embedder.id, vector=raw)
+            try:
+                await self._store.put(entry)
+            except CacheError as error:
+                self._faults.add("store", error)
+
+    async def _vectors(self, jobs: list[Job]) -> list[Vectors | None]:
+        """The vectors of the jobs: those that came along, and the rest in one call."""
+        found = [job.vector for job in jobs]
+        wanted = [at for at, job in enumerate(jobs) if job.wants_vector and job.vector is None]
+        if not wanted or self._embedder is None:
+            return found
+        try:
+            rows = await self._embedder.encode([jobs[at].entry.question for at in wanted])
+        except CacheError as error:
+            self._faults.add("encoder", error)
+            return found
+        for at, row in zip(wanted, rows, strict=True):
+            if np.isfinite(row).all():
+                found[at] = row
+            else:
+                self._faults.add("encoder-not-finite")
+        return found
+
+    async def _every(self, seconds: float, action: Callable[[], Awaitable[None]]) -> None:
+        while True:
+            await asyncio.sleep(seconds)
+            try:
+                await action()
+            except CacheError as error:
+                self._faults.add("store", error)
+            except Exception:  # border: the background loop outlives any fault
+                logger.exception("a cache task failed")
