@@ -1,0 +1,166 @@
+"""Chooses the tier of a call: names, dial and classifier brought together.
+
+The rules are pure and stand in policies/; here they meet what is configured and what is up.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from fnmatch import fnmatchcase
+from typing import TYPE_CHECKING, Any
+
+from tierway.policies.names import AUTO, Aliases, Target, UnknownModel, resolve
+from tierway.policies.protocols import Classifier
+from tierway.policies.tiering import choose, serves
+from tierway.policies.types import Call, Model, Tier, TierDecision
+from tierway.router.fleet import Fleet
+
+if TYPE_CHECKING:
+    from tierway.policies.protocols import Vectors
+
+_REACH_KEPT = 1024
+
+
+@dataclass(frozen=True, slots=True)
+class RouteRules:
+    """`placements` holds the tenants that differ from `placement`."""
+
+    aliases: Aliases = field(default_factory=dict)
+    unknown_model: UnknownModel = "reject"
+    quality: float = 0.5
+    placement: str = "prefer_on_prem"
+    placements: Mapping[str, str] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class Pick:
+    """What a call's name came to. `names` is the name with the revisions of every model it
+    can reach, for the cache's key; `draw` keeps a weighted alias at one target."""
+
+    target: Target
+    names: str
+    draw: float
+
+
+class TierRouter:
+    """`draw` gives uniform numbers in [0, 1)."""
+
+    def __init__(
+        self,
+        tiers: Sequence[Tier],
+        classifier: Classifier,
+        fleet: Fleet,
+        *,
+        rules: RouteRules,
+        draw: Callable[[], float],
+    ) -> None:
+        self._tiers, self._classifier, self._fleet = tiers, classifier, fleet
+        self._rules, self._draw = rules, draw
+        self._reach: dict[str, str] = {}
+
+    def resolve(self, call: Call) -> Pick:
+        """Raises BadCall for a name that is nothing here."""
+        draw = self._draw()
+        target = self._resolve(call, draw)
+        return Pick(target, self._names(call), draw)
+
+    def quality(self, call: Call) -> float:
+        """The dial in force for a call, 0 the cheapest, 1 the best."""
+        asked = call.controls.quality
+        return self._rules.quality if asked is None else asked
+
+    def serves_for(self, call: Call) -> Callable[[str, Mapping[str, float]], bool]:
+        """The rule that a stored answer must meet to serve this call."""
+        quality = self.quality(call)
+        return lambda tier, probabilities: serves(tier, probabilities, self._tiers, quality)
+
+    def decide(self, call: Call, pick: Pick, vector: Vectors | None) -> TierDecision:
+        """Raises BadCall for a call that no model in question can take."""
+        probabilities: Mapping[str, float] = {}
+        if pick.target.auto and call.wire != "embeddings":
+            probabilities = self._classifier.classify(call.ask, vector)
+        rules = self._rules
+        return choose(
+            call,
+            self._tiers,
+            probabilities,
+            quality=self.quality(call),
+            aliases=rules.aliases,
+            unknown_model=rules.unknown_model,
+            available=self._available(),
+            placement=self._placement(call),
+            draw=pick.draw,
+        )
+
+    def cards(self) -> list[dict[str, Any]]:
+        """The models as /v1/models lists them: auto, tiers, models and aliases."""
+        models = [model for tier in self._tiers for model in tier.models]
+        cards = [_card(AUTO, models)]
+        cards += [_card(tier.name, tier.models) for tier in self._tiers if tier.models]
+        cards += [_card(model.name, [model]) for model in models]
+        taken = {card["id"] for card in cards}
+        plain = [name for name in self._rules.aliases if not set(name) & set("*?[")]
+        return cards + [_card(name, models) for name in plain if name not in taken]
+
+    def _resolve(self, call: Call, draw: float) -> Target:
+        return resolve(
+            call,
+            self._tiers,
+            self._rules.aliases,
+            unknown_model=self._rules.unknown_model,
+            draw=draw,
+        )
+
+    def _names(self, call: Call) -> str:
+        label = f"{call.controls.tier}\x1f{call.model}" if call.controls.tier else call.model
+        known = self._reach.get(label)
+        if known is None:
+            if len(self._reach) >= _REACH_KEPT:
+                self._reach.clear()  # names that match nothing may be many; the rest is few
+            known = self._reach[label] = "\x1e".join([label, *self._reached(call)])
+        return known
+
+    def _reached(self, call: Call) -> list[str]:
+        """`name@revision` of every model, over all targets of an alias."""
+        aliased = any(fnmatchcase(call.model, pattern) for pattern in self._rules.aliases)
+        ends = {self._resolve(call, draw) for draw in (_DRAWS if aliased else (0.0,))}
+        models = {
+            (model.name, model.revision)
+            for target in ends
+            for tier in target.within(self._tiers)
+            for model in tier.models
+        }
+        return [f"{name}@{revision}" for name, revision in sorted(models)]
+
+    def _placement(self, call: Call) -> str:
+        """A tenant's on_prem_only, or the default's, beats what the request asks."""
+        rules = self._rules
+        bound = rules.placements.get(call.tenant) or rules.placement
+        if "on_prem_only" in (bound, rules.placement):
+            return "on_prem_only"
+        return call.controls.placement or bound
+
+    def _available(self) -> list[str]:
+        return [
+            tier.name
+            for tier in self._tiers
+            if self._fleet.has_available([model.name for model in tier.models])
+        ]
+
+
+# Enough draws to meet every target of an alias whose weights are not below one in a thousand.
+_DRAWS = tuple(step / 1000 for step in range(1000))
+
+
+def _card(name: str, models: Sequence[Model]) -> dict[str, Any]:
+    windows = [model.context_tokens for model in models if model.context_tokens]
+    capabilities = sorted({name for model in models for name in model.capabilities})
+    return {
+        "id": name,
+        "object": "model",
+        "created": 0,
+        "owned_by": "tierway",
+        "context_window": max(windows, default=None),
+        "capabilities": capabilities,
+    }
