@@ -38,7 +38,6 @@ _TYPES = {
 class AnthropicCodec:
     """See `wire.Codec` for the contract."""
 
-    upstream_path: bytes
     name: WireName = "messages"
     id_headers: tuple[bytes, ...] = (b"x-request-id", b"request-id")
 

@@ -43,7 +43,6 @@ class OpenAICodec:
     """One path of the OpenAI wire. See `wire.Codec` for the contract."""
 
     name: WireName
-    upstream_path: bytes
     read_ask: Callable[[Mapping[str, Any]], Ask]
     id_headers: tuple[bytes, ...] = (b"x-request-id",)
 

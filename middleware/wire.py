@@ -34,14 +34,12 @@ class Renderer(Protocol):
 class Codec(Protocol):
     """One client protocol on one path.
 
-    `upstream_path` is where the request goes in the OpenAI wire. `id_headers` are the headers
-    in which an answer of this wire carries the request's id; `error` sets them itself.
+    `id_headers` are the headers in which an answer of this wire carries the request's id;
+    `error` sets them itself.
     """
 
     @property
     def name(self) -> WireName: ...
-    @property
-    def upstream_path(self) -> bytes: ...
     @property
     def id_headers(self) -> tuple[bytes, ...]: ...
 
@@ -71,11 +69,9 @@ class Codec(Protocol):
         ...
 
 
-_CHAT = b"/v1/chat/completions"
-
 PATHS: Mapping[str, Codec] = {
-    "/v1/chat/completions": OpenAICodec("chat", _CHAT, chat_ask),
-    "/v1/completions": OpenAICodec("completions", b"/v1/completions", completion_ask),
-    "/v1/embeddings": OpenAICodec("embeddings", b"/v1/embeddings", embedding_ask),
-    "/v1/messages": AnthropicCodec(_CHAT),
+    "/v1/chat/completions": OpenAICodec("chat", chat_ask),
+    "/v1/completions": OpenAICodec("completions", completion_ask),
+    "/v1/embeddings": OpenAICodec("embeddings", embedding_ask),
+    "/v1/messages": AnthropicCodec(),
 }

@@ -1,0 +1,139 @@
+"""The admin listener: state, switches, metrics and probes, for operators.
+
+Every call under /admin needs a bearer key whose role (read, operate, admin) is enough. The
+metrics and the probes need none: the listener is on the loopback address unless told otherwise.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import orjson
+from fastapi import Depends, FastAPI, Request, Response
+from fastapi.responses import JSONResponse
+from pydantic import BaseModel, ConfigDict
+
+from tierway.middleware.explain import explain
+from tierway.middleware.reply import openai_error
+from tierway.middleware.tenants import bearer
+from tierway.policies.errors import GatewayError
+
+if TYPE_CHECKING:
+    from tierway.middleware.asgi import Gateway
+    from tierway.middleware.parts import Parts
+
+
+class PolicyBody(BaseModel):
+    model_config = ConfigDict(extra="forbid")
+
+    policy: str
+    options: dict[str, Any] = {}
+
+
+class SwitchBody(BaseModel):
+    model_config = ConfigDict(extra="forbid", strict=True)
+
+    enabled: bool
+
+
+class _Denied(Exception):
+    def __init__(self, status: int, message: str) -> None:
+        super().__init__(message)
+        self.status = status
+
+
+def create_admin_app(gateway: Gateway) -> FastAPI:
+    """The application of the admin listener of `gateway`."""
+    app = FastAPI(title="Tierway admin", docs_url=None, redoc_url=None)
+
+    def parts() -> Parts:
+        return gateway.parts
+
+    def needs(role: str) -> Any:
+        def check(request: Request) -> None:
+            key = bearer(dict(request.scope["headers"]))
+            allowed = parts().admin_keys.allows(key, role)
+            if allowed is None:
+                raise _Denied(401, "Give an admin key as `Authorization: Bearer KEY`.")
+            if not allowed:
+                raise _Denied(403, f"This call needs an admin key with the role {role}.")
+
+        return Depends(check)
+
+    _add_handlers(app)
+    _add_reads(app, parts, needs)
+    _add_switches(app, parts, needs)
+    return app
+
+
+def _add_handlers(app: FastAPI) -> None:
+    @app.exception_handler(_Denied)
+    async def denied(_: Request, error: _Denied) -> JSONResponse:
+        return JSONResponse(openai_error("authentication_error", str(error)), error.status)
+
+    @app.exception_handler(GatewayError)
+    async def failed(_: Request, error: GatewayError) -> JSONResponse:
+        status = 400 if error.source == "configuration" else error.status
+        return JSONResponse(openai_error(error.type, error.public, code=error.code), status)
+
+
+def _add_reads(app: FastAPI, parts: Any, needs: Any) -> None:
+    @app.get("/healthz")
+    async def healthz() -> dict[str, str]:
+        return {"status": "ok"}
+
+    @app.get("/readyz")
+    async def readyz() -> JSONResponse:
+        ready = parts().ready()
+        return JSONResponse({"status": "ok" if ready else "no"}, 200 if ready else 503)
+
+    @app.get("/metrics")
+    async def metrics() -> Response:
+        found = parts().metrics
+        return Response(found.render(), media_type=found.content_type)
+
+    @app.get("/admin/state", dependencies=[needs("read")])
+    async def state() -> dict[str, Any]:
+        found: dict[str, Any] = parts().state()
+        return found
+
+    @app.post("/admin/explain", dependencies=[needs("read")])
+    async def explain_call(request: Request) -> Response:
+        found = await explain(parts(), await request.body())
+        return Response(orjson.dumps(found), media_type="application/json")
+
+
+def _add_switches(app: FastAPI, parts: Any, needs: Any) -> None:
+    @app.put("/admin/tiers/{tier}/policy", dependencies=[needs("operate")])
+    async def set_policy(tier: str, body: PolicyBody) -> dict[str, Any]:
+        holder = parts().holder
+        holder.current = holder.current.with_policy(tier, body.policy, body.options)
+        return {"tier": tier, "policy": body.policy, "version": holder.current.version}
+
+    @app.put("/admin/llm-aware", dependencies=[needs("operate")])
+    async def set_llm_aware(body: SwitchBody) -> dict[str, Any]:
+        holder = parts().holder
+        holder.current = holder.current.with_llm_aware(body.enabled)
+        return {"llm_aware": body.enabled, "version": holder.current.version}
+
+    @app.post("/admin/replicas/{replica:path}/drain", dependencies=[needs("operate")])
+    async def drain(replica: str) -> JSONResponse:
+        return _draining(parts(), replica, True)
+
+    @app.post("/admin/replicas/{replica:path}/undrain", dependencies=[needs("operate")])
+    async def undrain(replica: str) -> JSONResponse:
+        return _draining(parts(), replica, False)
+
+    @app.delete("/admin/cache/{entry_id}", dependencies=[needs("operate")])
+    async def delete_entry(entry_id: str) -> JSONResponse:
+        deleted = await parts().stage.cache.delete([entry_id])
+        return JSONResponse({"deleted": deleted}, 200 if deleted else 404)
+
+
+def _draining(parts: Parts, replica: str, draining: bool) -> JSONResponse:
+    if replica not in parts.fleet.inflight():
+        known = ", ".join(parts.fleet.inflight())
+        message = f"There is no replica {replica!r}; there are: {known}."
+        return JSONResponse(openai_error("invalid_request_error", message), 404)
+    parts.fleet.set_draining(replica, draining)
+    return JSONResponse({"id": replica, "draining": draining})

@@ -1,0 +1,387 @@
+"""From settings to running objects: the only module that names concrete classes.
+
+Stores, indexes, embedders and upstreams stand in `CLASSES` as "module:Class", imported when a
+configuration asks for them, so that nothing heavy is loaded for what is not used.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import importlib
+import logging
+import os
+import random
+import re
+import time
+from collections.abc import Mapping, Sequence
+from contextlib import AsyncExitStack
+from typing import Any
+
+from tierway.cache.keys import Ignore
+from tierway.cache.semantic import SemanticCache
+from tierway.middleware import config as configuration
+from tierway.middleware.config import Settings, read_secret
+from tierway.middleware.demo import start_demo_fleet
+from tierway.middleware.edge import Edge, Limits
+from tierway.middleware.logs import log_request
+from tierway.middleware.metrics import Metrics
+from tierway.middleware.parts import AdminKeys, Parts
+from tierway.middleware.pipeline import CacheStage, Pipeline
+from tierway.middleware.settings import ModelSettings
+from tierway.middleware.tenants import Tenants
+from tierway.policies.cacheability import CacheRules, TtlRule
+from tierway.policies.complexity import LexicalClassifier
+from tierway.policies.equivalence import Equivalence
+from tierway.policies.errors import CacheError
+from tierway.policies.policyset import PolicySet
+from tierway.policies.protocols import CacheStore, Embedder, Upstream
+from tierway.policies.questions import time_sensitive
+from tierway.policies.resilience import RetryBudget
+from tierway.policies.types import Model, Tier
+from tierway.router.discover import ask_model
+from tierway.router.dispatch import Dispatcher, Ladder, PolicyHolder
+from tierway.router.fleet import Fleet, ReplicaSpec
+from tierway.router.probes import HttpProbe, Poller
+from tierway.router.route import RouteRules, TierRouter
+from tierway.router.transport import Origin, Transport
+from tierway.router.upstreams import HttpUpstream, Timeouts, api_origin, root_url
+
+logger = logging.getLogger(__name__)
+
+CLASSES: Mapping[str, str] = {
+    "store.sqlite": "tierway.cache.sqlite_store:SqliteStore",
+    "store.memory": "tierway.cache.memory_store:MemoryStore",
+    "index.faiss": "tierway.cache.index:Arena",
+    "embedder.builtin": "tierway.cache.embedders:BuiltinEmbedder",
+    "embedder.sentence-transformers": "tierway.cache.embedders:SentenceTransformersEmbedder",
+    "upstream.litellm": "tierway.router.cloud:LitellmUpstream",
+}
+
+
+async def build(
+    config: Any = None, environ: Mapping[str, str] | None = None, *, live: bool = True
+) -> Parts:
+    """Builds and starts everything. Raises ConfigError for a wrong configuration.
+
+    With `live` False nothing is asked of replicas and nothing polls them: for `explain`.
+    """
+    environ = os.environ if environ is None else environ
+    async with AsyncExitStack() as stack:
+        settings = configuration.resolve(config, environ)
+        if settings is None:
+            settings = await _demo(stack, environ, live=live)
+        for warning in settings.warnings:
+            logger.warning("%s", warning)
+        parts = await _assemble(settings, environ, stack, live=live)
+        parts.stack = stack.pop_all()
+        return parts
+
+
+async def _demo(stack: AsyncExitStack, environ: Mapping[str, str], *, live: bool) -> Settings:
+    urls: Mapping[str, Sequence[str]] = {
+        tier: ["http://127.0.0.1:1"] for tier in ("small", "medium", "large")
+    }
+    if live:
+        fleet = await start_demo_fleet()
+        stack.push_async_callback(fleet.aclose)
+        urls = fleet.urls
+    return configuration.demo_settings(
+        urls, store_path=".tierway/demo-cache.sqlite3", environ=environ
+    )
+
+
+async def _assemble(
+    settings: Settings, environ: Mapping[str, str], stack: AsyncExitStack, *, live: bool
+) -> Parts:
+    clock = time.monotonic
+    transport = Transport(connect_timeout_s=settings.resilience.connect_timeout_s)
+    stack.push_async_callback(transport.aclose)
+    models = await _models(settings, transport, live=live)
+    tiers = _tiers(settings, models)
+    fleet = Fleet(_replicas(settings, tiers), clock=clock)
+    holder = PolicyHolder(PolicySet.build(tiers))
+    dispatcher = Dispatcher(
+        fleet,
+        _upstreams(settings, environ, transport, models),
+        holder,
+        clock=clock,
+        draw=random.random,
+        budget=RetryBudget(share=settings.resilience.retry_budget),
+        ladder=_ladder(settings),
+    )
+    stack.push_async_callback(dispatcher.aclose)
+    router = TierRouter(
+        tiers, LexicalClassifier(), fleet, rules=_route_rules(settings), draw=random.random
+    )
+    stage = await _cache_stage(settings, stack)
+    pipeline = Pipeline(router, dispatcher, stage, clock=clock)
+    if live:
+        poller = Poller(fleet, HttpProbe(transport), clock=clock)
+        poller.start()
+        stack.push_async_callback(poller.aclose)
+    metrics = _metrics(fleet, tiers, stage.cache, holder)
+    edge = Edge(
+        pipeline,
+        _tenants(settings, environ),
+        limits=_limits(settings),
+        clock=clock,
+        hooks=(metrics, log_request),
+    )
+    return Parts(
+        settings=settings,
+        edge=edge,
+        pipeline=pipeline,
+        router=router,
+        dispatcher=dispatcher,
+        fleet=fleet,
+        tiers=tiers,
+        holder=holder,
+        stage=stage,
+        metrics=metrics,
+        tenants=edge.tenants,
+        admin_keys=_admin_keys(settings, environ),
+    )
+
+
+# ---- models, tiers, replicas -----------------------------------------------------------------
+
+
+async def _models(settings: Settings, transport: Transport, *, live: bool) -> Mapping[str, Model]:
+    """The configured models; what the file leaves open is asked of their replicas."""
+    made = {name: _model(name, given) for name, given in settings.models.items()}
+    if not live:
+        return made
+    asked = {
+        name: [api_origin(replica.url) for replica in settings.models[name].replicas]
+        for name, model in made.items()
+        if not model.cloud and (model.served_name is None or model.context_tokens is None)
+    }
+    answers = await asyncio.gather(
+        *(ask_model(transport, asked[name], made[name]) for name in asked)
+    )
+    return {**made, **dict(zip(asked, answers, strict=True))}
+
+
+def _model(name: str, given: ModelSettings) -> Model:
+    cloud_name = given.litellm.split("/", 1)[1] if given.litellm else None
+    return Model(
+        name=name,
+        tier=given.tier,
+        served_name=given.served_name or cloud_name,
+        kind=given.kind,
+        revision=given.revision,
+        context_tokens=given.context_tokens,
+        capabilities=frozenset(given.capabilities),
+        input_price=given.price.input if given.price else None,
+        output_price=given.price.output if given.price else None,
+        set=given.set,
+        cloud=given.cloud,
+    )
+
+
+def _tiers(settings: Settings, models: Mapping[str, Model]) -> tuple[Tier, ...]:
+    return tuple(
+        Tier(
+            name=name,
+            rank=rank,
+            model_class=tier.model_class,
+            models=tuple(model for model in models.values() if model.tier == name),
+            policy=tier.policy,
+            plain_policy=tier.plain_policy,
+        )
+        for rank, (name, tier) in enumerate(settings.tiers.items())
+    )
+
+
+def _replicas(settings: Settings, tiers: Sequence[Tier]) -> list[ReplicaSpec]:
+    """Replicas of all models. A cloud model is one replica of itself: it too has requests in
+    flight and a breaker."""
+    specs = []
+    for tier in tiers:
+        for model in tier.models:
+            if model.cloud:
+                specs.append(ReplicaSpec(model.name, model.name, tier.name, url="", engine="cloud"))
+            for replica in settings.models[model.name].replicas:
+                specs.append(
+                    ReplicaSpec(
+                        id=_replica_id(model.name, replica.url),
+                        model=model.name,
+                        tier=tier.name,
+                        url=root_url(replica.url),
+                        engine=replica.engine,
+                        weight=replica.weight,
+                        gpu=replica.gpu,
+                        node=replica.node,
+                        zone=replica.zone,
+                    )
+                )
+    return specs
+
+
+def _upstreams(
+    settings: Settings,
+    environ: Mapping[str, str],
+    transport: Transport,
+    models: Mapping[str, Model],
+) -> Mapping[str, Upstream]:
+    rules = settings.resilience
+    timeouts = Timeouts(rules.first_token_timeout_s, rules.idle_timeout_s, rules.total_timeout_s)
+    made: dict[str, Upstream] = {}
+
+    def over_http(url: str, model: Model, key_env: str | None) -> HttpUpstream:
+        return HttpUpstream(
+            transport,
+            api_origin(url),
+            model,
+            timeouts=timeouts,
+            clock=time.monotonic,
+            api_key=environ.get(key_env or "", ""),
+        )
+
+    for name, given in settings.models.items():
+        for replica in given.replicas:
+            upstream = over_http(replica.url, models[name], replica.api_key_env)
+            made[_replica_id(name, replica.url)] = upstream
+        if given.url is not None:
+            made[name] = over_http(given.url, models[name], given.api_key_env)
+        elif given.litellm is not None:
+            made[name] = _load("upstream.litellm")(
+                given.litellm,
+                models[name],
+                timeouts=timeouts,
+                clock=time.monotonic,
+                api_key=environ.get(given.api_key_env or "", ""),
+            )
+    return made
+
+
+def _replica_id(model: str, url: str) -> str:
+    origin = Origin.parse(root_url(url))
+    return f"{model}@{origin.host}:{origin.port}{origin.base_path}"
+
+
+def _route_rules(settings: Settings) -> RouteRules:
+    return RouteRules(
+        aliases={
+            pattern: tuple((target.model, target.weight) for target in targets)
+            for pattern, targets in settings.aliases.items()
+        },
+        unknown_model=settings.unknown_model,
+        quality=settings.router.quality,
+        placement=settings.placement.default,
+        placements={
+            tenant.name: tenant.placement for tenant in settings.tenants if tenant.placement
+        },
+    )
+
+
+def _ladder(settings: Settings) -> Ladder:
+    steps = settings.degrade
+    return Ladder("other_replica" in steps, "other_tier" in steps, "cloud" in steps)
+
+
+# ---- cache -----------------------------------------------------------------------------------
+
+
+async def _cache_stage(settings: Settings, stack: AsyncExitStack) -> CacheStage:
+    given = settings.cache
+    embedder = None
+    if given.mode != "off":
+        embedder = await _embedder(settings, stack)
+    store = await _store(settings, stack)
+    equivalence = Equivalence.shipped(max_error_rate=given.max_error_rate)
+    cache = SemanticCache(
+        store,
+        embedder=embedder,
+        index=_load("index." + given.index.kind)(embedder.dim if embedder else 1),
+        equivalence=equivalence,
+        wall=time.time,
+        scope_is_user=given.scope == "user",
+    )
+    await cache.start()
+    stack.push_async_callback(cache.aclose)
+    return CacheStage(
+        cache,
+        CacheRules(
+            mode=given.mode,
+            scope=given.scope,
+            ttl_s=given.ttl_s,
+            ttl_rules=tuple(
+                TtlRule(rule.ttl_s, lambda call: time_sensitive(call.ask.question))
+                for rule in given.ttl_rules
+            ),
+            max_temperature=given.max_temperature,
+        ),
+        ignore=tuple(Ignore(rule.part, re.compile(rule.regex)) for rule in given.ignore),
+        serve_stale="stale_cache" in settings.degrade,
+    )
+
+
+async def _store(settings: Settings, stack: AsyncExitStack) -> CacheStore:
+    """The configured store; memory, with a warning, when it cannot be used."""
+    given = settings.cache.store
+    kind = "memory" if settings.cache.mode == "off" else given.kind
+    arguments = (given.path,) if kind == "sqlite" else ()
+    store: CacheStore = _load("store." + kind)(*arguments)
+    try:
+        await store.start()
+    except CacheError as error:
+        logger.warning("cache store: %s Answers are kept in memory only.", error.public)
+        store = _load("store.memory")()
+        await store.start()
+    stack.push_async_callback(store.aclose)
+    return store
+
+
+async def _embedder(settings: Settings, stack: AsyncExitStack) -> Embedder | None:
+    """The configured embedder; None, with a warning, when it does not come up."""
+    given = settings.cache.embedder
+    make = _load("embedder." + given.kind)
+    embedder: Embedder = make(given.model) if given.model else make()
+    try:
+        await embedder.start()
+    except CacheError as error:
+        logger.warning("cache encoder: %s The cache is exact only.", error.public)
+        await embedder.aclose()
+        return None
+    stack.push_async_callback(embedder.aclose)
+    return embedder
+
+
+# ---- edge ------------------------------------------------------------------------------------
+
+
+def _limits(settings: Settings) -> Limits:
+    return Limits(
+        max_body_bytes=settings.server.max_body_bytes,
+        total_timeout_s=settings.resilience.total_timeout_s,
+        commit_after_s=settings.resilience.commit_after_s,
+        lenient=settings.server.lenient,
+    )
+
+
+def _tenants(settings: Settings, environ: Mapping[str, str]) -> Tenants:
+    keys = ((read_secret(tenant, environ), tenant.name) for tenant in settings.tenants)
+    return Tenants((key, name) for key, name in keys if key)
+
+
+def _admin_keys(settings: Settings, environ: Mapping[str, str]) -> AdminKeys:
+    keys = ((read_secret(key, environ), key.role) for key in settings.admin.keys)
+    return AdminKeys((key, role) for key, role in keys if key)
+
+
+def _metrics(
+    fleet: Fleet, tiers: Sequence[Tier], cache: SemanticCache, holder: PolicyHolder
+) -> Metrics:
+    names = [model.name for tier in tiers for model in tier.models]
+    return Metrics(
+        views=lambda: fleet.snapshot(names),
+        breakers=lambda: {spec.id: fleet.breaker_state(spec.id) for spec in fleet.specs()},
+        entries=lambda: len(cache),
+        policy_version=lambda: holder.current.version,
+    )
+
+
+def _load(kind: str) -> Any:
+    module, _, name = CLASSES[kind].partition(":")
+    return getattr(importlib.import_module(module), name)

@@ -1,0 +1,195 @@
+"""Prometheus metrics: one hook over Traces, and gauges read from the fleet at scrape time.
+
+Label values are bounded: tiers, replicas, outcomes and reasons come from the configuration and
+from constants, never from a request's text. Buckets are vLLM's, so dashboards can overlay.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+
+from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
+from prometheus_client.core import GaugeMetricFamily, Metric
+from prometheus_client.registry import Collector
+
+from tierway.policies.types import ReplicaView, Trace
+
+_TTFT = (0.001, 0.005, 0.01, 0.02, 0.04, 0.06, 0.08, 0.1, 0.25, 0.5, 0.75, 1, 2.5, 5, 7.5, 10, 20,
+         40, 80, 160, 640, 2560)  # fmt: skip
+_TPOT = (0.01, 0.025, 0.05, 0.075, 0.1, 0.15, 0.2, 0.3, 0.4, 0.5, 0.75, 1, 2.5, 5, 7.5, 10, 20)
+_REQUEST = (0.005, 0.05, 0.3, 0.5, 0.8, 1, 1.5, 2, 2.5, 5, 10, 15, 20, 30, 40, 50, 60, 120, 240,
+            480, 960)  # fmt: skip
+_STAGE = (0.00005, 0.0001, 0.00025, 0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25)
+_BREAKER = {"closed": 0, "half-open": 1, "open": 2}
+_CONTENT_TYPE = b"text/plain; version=0.0.4; charset=utf-8"
+
+
+class Metrics:
+    """`views` and `breakers` give the fleet's state, `entries` the size of the cache."""
+
+    content_type = _CONTENT_TYPE
+
+    def __init__(
+        self,
+        *,
+        views: Callable[[], Iterable[ReplicaView]],
+        breakers: Callable[[], Mapping[str, str]],
+        entries: Callable[[], int],
+        policy_version: Callable[[], int],
+    ) -> None:
+        registry = self._registry = CollectorRegistry()
+        self._requests = Counter(
+            "tierway_requests",
+            "Requests by wire, tier and outcome.",
+            ("wire", "tier", "outcome"),
+            registry=registry,
+        )
+        self._seconds = Histogram(
+            "tierway_request_seconds",
+            "From the request's arrival to its last byte.",
+            buckets=_REQUEST,
+            registry=registry,
+        )
+        self._ttft = Histogram(
+            "tierway_ttft_seconds",
+            "From the request's arrival to the first token.",
+            ("tier",),
+            buckets=_TTFT,
+            registry=registry,
+        )
+        self._tpot = Histogram(
+            "tierway_tpot_seconds",
+            "Seconds per output token after the first.",
+            ("tier",),
+            buckets=_TPOT,
+            registry=registry,
+        )
+        self._overhead = Histogram(
+            "tierway_overhead_seconds",
+            "What the gateway's own stages took.",
+            ("stage",),
+            buckets=_STAGE,
+            registry=registry,
+        )
+        self._lookups = Counter(
+            "tierway_cache_lookups",
+            "Cache lookups by result.",
+            ("result",),
+            registry=registry,
+        )
+        self._saved_tokens = Counter(
+            "tierway_cache_saved_tokens",
+            "Output tokens answered from the cache.",
+            registry=registry,
+        )
+        self._routes = Counter(
+            "tierway_route", "Tier decisions by reason.", ("tier", "reason"), registry=registry
+        )
+        self._retries = Counter(
+            "tierway_retries",
+            "Attempts after the first, by reason.",
+            ("reason",),
+            registry=registry,
+        )
+        self._tokens = Counter(
+            "tierway_tenant_tokens",
+            "Tokens by tenant and direction.",
+            ("tenant", "direction"),
+            registry=registry,
+        )
+        entries_gauge = Gauge("tierway_cache_entries", "Entries in the cache.", registry=registry)
+        entries_gauge.set_function(entries)
+        version = Gauge(
+            "tierway_policy_version", "Version of the policies in force.", registry=registry
+        )
+        version.set_function(policy_version)
+        registry.register(_FleetCollector(views, breakers))
+
+    def __call__(self, trace: Trace) -> None:
+        """The hook: one finished request."""
+        self._requests.labels(trace.wire, trace.tier, trace.outcome).inc()
+        self._lookups.labels(trace.cache).inc()
+        if trace.duration_s is not None:
+            self._seconds.observe(trace.duration_s)
+        if trace.route_reason:
+            self._routes.labels(trace.tier, trace.route_reason).inc()
+        for reason in trace.retries:
+            self._retries.labels(reason).inc()
+        for stage, seconds in trace.stages_s.items():
+            self._overhead.labels(stage).observe(seconds)
+        self._count_tokens(trace)
+
+    def render(self) -> bytes:
+        return generate_latest(self._registry)
+
+    def _count_tokens(self, trace: Trace) -> None:
+        if trace.outcome != "ok":
+            return
+        usage = trace.usage
+        if trace.cache in ("hit", "semantic-hit", "stale"):
+            if usage is not None:
+                self._saved_tokens.inc(usage.output_tokens)
+            return
+        if trace.stream and trace.first_token_s is not None:
+            self._ttft.labels(trace.tier).observe(trace.first_token_s)
+        if usage is None:
+            return
+        self._tokens.labels(trace.tenant, "input").inc(usage.input_tokens)
+        self._tokens.labels(trace.tenant, "output").inc(usage.output_tokens)
+        if trace.stream and usage.output_tokens > 1 and trace.duration_s and trace.first_token_s:
+            per_token = (trace.duration_s - trace.first_token_s) / (usage.output_tokens - 1)
+            self._tpot.labels(trace.tier).observe(per_token)
+
+
+class _FleetCollector(Collector):
+    def __init__(
+        self,
+        views: Callable[[], Iterable[ReplicaView]],
+        breakers: Callable[[], Mapping[str, str]],
+    ) -> None:
+        self._views, self._breakers = views, breakers
+
+    def collect(self) -> Iterable[Metric]:
+        views = list(self._views())
+        yield _gauge("replica_inflight", "Requests in flight.", views, lambda v: v.inflight)
+        yield _gauge(
+            "replica_waiting", "Requests in the engine's queue.", views, lambda v: v.waiting
+        )
+        yield _gauge("replica_kv_usage", "KV cache in use, 0 to 1.", views, lambda v: v.kv_usage)
+        yield _gauge(
+            "replica_gpu_utilisation", "GPU in use, 0 to 1.", views, lambda v: v.gpu_utilisation
+        )
+        yield _gauge(
+            "replica_gpu_memory_used_bytes",
+            "GPU memory in use.",
+            views,
+            lambda v: v.gpu_memory_used_bytes,
+        )
+        yield _gauge(
+            "replica_gpu_temperature_celsius",
+            "GPU temperature.",
+            views,
+            lambda v: v.gpu_temperature_celsius,
+        )
+        breaker = GaugeMetricFamily(
+            "tierway_breaker_state",
+            "Circuit breaker: 0 closed, 1 half-open, 2 open.",
+            labels=("replica",),
+        )
+        for replica, state in self._breakers().items():
+            breaker.add_metric((replica,), _BREAKER[state])
+        yield breaker
+
+
+def _gauge(
+    name: str,
+    text: str,
+    views: list[ReplicaView],
+    value: Callable[[ReplicaView], float | None],
+) -> GaugeMetricFamily:
+    family = GaugeMetricFamily(f"tierway_{name}", text, labels=("tier", "replica"))
+    for view in views:
+        found = value(view)
+        if found is not None:
+            family.add_metric((view.tier, view.id), found)
+    return family

@@ -1,0 +1,124 @@
+"""What runs behind a gateway, together with the few questions asked of all of it."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterable, Mapping, Sequence
+from contextlib import AsyncExitStack
+from dataclasses import dataclass, field
+from typing import Any
+
+from tierway.middleware.config import Settings
+from tierway.middleware.edge import Edge
+from tierway.middleware.metrics import Metrics
+from tierway.middleware.pipeline import CacheStage, Pipeline
+from tierway.middleware.reply import openai_error
+from tierway.middleware.tenants import Tenants
+from tierway.policies.types import ReplicaView, Tier
+from tierway.router.dispatch import Dispatcher, PolicyHolder
+from tierway.router.fleet import Fleet
+from tierway.router.route import TierRouter
+
+ROLES = ("read", "operate", "admin")
+
+
+class AdminKeys:
+    """Roles by admin key, kept as digests."""
+
+    def __init__(self, keys: Iterable[tuple[str, str]]) -> None:
+        self._roles = {_digest(key.encode()): role for key, role in keys}
+
+    def allows(self, key: bytes, role: str) -> bool | None:
+        """Whether the key may act in `role`; None for a key that is not known."""
+        held = self._roles.get(_digest(key))
+        return None if held is None else ROLES.index(held) >= ROLES.index(role)
+
+
+@dataclass(slots=True)
+class Parts:
+    settings: Settings
+    edge: Edge
+    pipeline: Pipeline
+    router: TierRouter
+    dispatcher: Dispatcher
+    fleet: Fleet
+    tiers: Sequence[Tier]
+    holder: PolicyHolder
+    stage: CacheStage
+    metrics: Metrics
+    tenants: Tenants
+    admin_keys: AdminKeys
+    stack: AsyncExitStack = field(default_factory=AsyncExitStack)
+
+    async def aclose(self) -> None:
+        """Ends everything, the last begun first."""
+        await self.stack.aclose()
+
+    def ready(self) -> bool:
+        """True while anything can answer: a replica, a cloud model, or the cache."""
+        names = [model.name for tier in self.tiers for model in tier.models]
+        return self.fleet.has_available(names) or len(self.stage.cache) > 0
+
+    def models(self, name: str, headers: Mapping[bytes, bytes]) -> tuple[int, Any]:
+        """The body of /v1/models, or of one model's card. Raises Unauthorised."""
+        self.tenants.identify(headers)
+        cards = self.router.cards()
+        if not name:
+            return 200, {"object": "list", "data": cards}
+        for card in cards:
+            if card["id"] == name:
+                return 200, card
+        known = ", ".join(card["id"] for card in cards)
+        message = f"The model {name!r} does not exist here; there are: {known}."
+        return 404, openai_error("invalid_request_error", message, code="model_not_found")
+
+    def state(self) -> dict[str, Any]:
+        """The answer of GET /admin/state."""
+        policies = self.holder.current
+        return {
+            "tiers": {tier.name: self._tier_state(tier) for tier in self.tiers},
+            "cache": {
+                "mode": self.settings.cache.mode,
+                "entries": len(self.stage.cache),
+                "faults": dict(self.stage.cache.counts),
+                "flights": len(self.pipeline.flights),
+            },
+            "tenants": [tenant.name for tenant in self.settings.tenants],
+            "policies": {"version": policies.version, "llm_aware": policies.llm_aware},
+        }
+
+    def _tier_state(self, tier: Tier) -> dict[str, Any]:
+        names = [model.name for model in tier.models]
+        return {
+            "class": tier.model_class,
+            "policy": self.holder.current.for_tier(tier.name).name,
+            "models": names,
+            "replicas": [self._replica_state(view) for view in self.fleet.snapshot(names)],
+        }
+
+    def _replica_state(self, view: ReplicaView) -> dict[str, Any]:
+        served, failed = self.fleet.totals(view.id)
+        return {
+            "id": view.id,
+            "model": view.model,
+            "available": view.available,
+            "reason": view.unavailable_reason,
+            "inflight": view.inflight,
+            "inflight_tokens": view.inflight_tokens,
+            "waiting": view.waiting,
+            "running": view.running,
+            "kv_usage": view.kv_usage,
+            "facts_age_s": None if view.facts_age_s is None else round(view.facts_age_s, 3),
+            "gpu": view.gpu,
+            "gpu_utilisation": view.gpu_utilisation,
+            "gpu_memory_used_bytes": view.gpu_memory_used_bytes,
+            "gpu_temperature_celsius": view.gpu_temperature_celsius,
+            "breaker": self.fleet.breaker_state(view.id),
+            "served": served,
+            "failed": failed,
+            "weight": view.weight,
+        }
+
+
+def _digest(key: bytes) -> bytes:
+    return hashlib.sha256(key).digest()

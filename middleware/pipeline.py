@@ -1,0 +1,255 @@
+"""The road of a request, stage by stage: cache, single flight, tier, replica, cache again.
+
+`handle` returns an answer whose first token is there; the edge reads it to its end. What may be
+stored passes through a flight (cache/coalesce.py), which keeps the bytes for late askers and,
+at the end, for the cache.
+"""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import orjson
+
+from tierway.cache.assemble import assemble, usage_of
+from tierway.cache.coalesce import Flights
+from tierway.cache.keys import Fingerprint, Ignore, fingerprint
+from tierway.cache.replay import as_events, fast_cached_json
+from tierway.cache.semantic import Found, Hit, SemanticCache
+from tierway.policies.cacheability import CacheRules, Plan, lookup, storable
+from tierway.policies.errors import (
+    BadCall,
+    CacheError,
+    GatewayError,
+    NoCapacity,
+    UpstreamError,
+    UpstreamTimeout,
+)
+from tierway.policies.protocols import Answer, Clock
+from tierway.policies.types import Call, Head, Source, Trace, Usage
+from tierway.router.dispatch import Dispatcher
+from tierway.router.route import Pick, TierRouter
+
+if TYPE_CHECKING:
+    from tierway.policies.protocols import Vectors
+
+_BYPASS = Plan(lookup=False, store=False, join=False, reason="key")
+
+
+@dataclass(frozen=True, slots=True)
+class CacheStage:
+    """The cache with the rules for using it."""
+
+    cache: SemanticCache
+    rules: CacheRules
+    ignore: Sequence[Ignore] = ()
+    serve_stale: bool = True
+
+
+@dataclass(slots=True)
+class _Lookup:
+    """One call's dealings with the cache."""
+
+    plan: Plan
+    mark: Fingerprint
+    vector: Vectors | None = None
+
+
+class Pipeline:
+    """`wall` is seconds since the epoch, `clock` monotonic seconds."""
+
+    def __init__(
+        self,
+        router: TierRouter,
+        dispatcher: Dispatcher,
+        stage: CacheStage,
+        *,
+        clock: Clock,
+        wall: Clock = time.time,
+        flights: Flights | None = None,
+    ) -> None:
+        self._router, self._dispatcher, self._stage = router, dispatcher, stage
+        self._clock, self._wall = clock, wall
+        self.flights = flights or Flights()
+
+    async def handle(self, call: Call, trace: Trace) -> Answer:
+        """An answer with its first token there. Raises GatewayError."""
+        pick = self._router.resolve(call)  # a name that matches nothing is refused before all else
+        began = self._clock()
+        look = self._prepare(call, pick.names, trace)
+        if look.plan.lookup:
+            found = await self._find(call, look, trace)
+            trace.stage("cache", self._clock() - began)
+            if found.hit is not None and look.plan.serve:
+                replay = self._replay(call, found.hit, trace)
+                if replay is not None:
+                    return replay
+        if look.plan.only_if_cached:
+            raise BadCall(
+                "Nothing stored answers this request, and it asked for only-if-cached.",
+                status=504,
+                code="not_cached",
+            )
+        try:
+            return await self._forward(call, pick, look, trace)
+        except (NoCapacity, UpstreamError) as error:
+            stale = await self._stale(look, error)
+            replay = self._replay(call, stale, trace, stale=True) if stale else None
+            if replay is None:
+                raise
+            return replay
+
+    async def would_hit(self, call: Call, trace: Trace) -> bool:
+        """Whether the cache would answer this call now; the trace says why."""
+        pick = self._router.resolve(call)
+        look = self._prepare(call, pick.names, trace)
+        if not look.plan.lookup:
+            return False
+        found = await self._find(call, look, trace)
+        if found.hit is None:
+            return False
+        trace.similarity, trace.entry_id = found.hit.similarity, found.hit.entry_id
+        trace.cache = "hit" if found.hit.similarity is None else "semantic-hit"
+        return look.plan.serve
+
+    def _prepare(self, call: Call, names: str, trace: Trace) -> _Lookup:
+        stage = self._stage
+        plan = lookup(call, stage.rules)
+        trace.cache, trace.cache_reason = "bypass", plan.reason
+        if not (plan.lookup or plan.store or plan.join):
+            return _Lookup(plan, _NO_MARK)
+        try:
+            mark = fingerprint(call, names=names, scope=stage.rules.scope, ignore=stage.ignore)
+        except CacheError as error:
+            stage.cache.faults.add("key", error)
+            trace.cache_reason = error.public
+            return _Lookup(_BYPASS, _NO_MARK)
+        if plan.lookup:
+            trace.cache = "miss"
+        return _Lookup(plan, mark)
+
+    async def _find(self, call: Call, look: _Lookup, trace: Trace) -> Found:
+        found = await self._stage.cache.find(
+            call, look.mark, look.plan, self._router.serves_for(call)
+        )
+        look.vector = found.vector
+        trace.cache_reason = found.reason
+        if found.reason == "encoder":
+            trace.cache = "bypass"
+        if found.hit is not None and not look.plan.serve:
+            trace.cache_reason = f"observed {found.reason}"
+            trace.similarity, trace.entry_id = found.hit.similarity, found.hit.entry_id
+        return found
+
+    async def _forward(self, call: Call, pick: Pick, look: _Lookup, trace: Trace) -> Answer:
+        if not (look.plan.join or look.plan.store):
+            return await self._open(call, pick, look, trace)
+        share = await self.flights.take(
+            self._flight_key(call, look),
+            lambda: self._open(call, pick, look, trace),
+            lambda answer, body: self._keep(call, look, answer, body),
+        )
+        if not share.led:
+            trace.cache = "shared"
+            source = share.source
+            trace.tier, trace.model, trace.replica = source.tier, source.model, source.replica
+            trace.probabilities = source.probabilities
+        return share
+
+    def _flight_key(self, call: Call, look: _Lookup) -> bytes:
+        if not look.plan.join:
+            return os.urandom(16)  # stored, but shared with nobody
+        form = (call.stream, call.includes_usage, self._router.quality(call))
+        return look.mark.exact + repr(form).encode()
+
+    async def _open(self, call: Call, pick: Pick, look: _Lookup, trace: Trace) -> Answer:
+        began = self._clock()
+        decision = self._router.decide(call, pick, look.vector)
+        trace.route_reason, trace.excluded = decision.reason, decision.excluded
+        trace.probabilities = decision.probabilities
+        trace.stage("route", self._clock() - began)
+        return await self._dispatcher.open(call, decision, trace)
+
+    def _keep(self, call: Call, look: _Lookup, answer: Answer, body: bytes) -> None:
+        """Stores a complete answer if it is one that may be stored."""
+        if not look.plan.store or answer.head.status != 200:
+            return
+        complete = _complete(answer.head, body)
+        if complete is None or storable(complete, answer.head.wire) is not None:
+            return
+        self._stage.cache.keep(call, look.mark, look.plan, answer.source, complete, look.vector)
+
+    async def _stale(self, look: _Lookup, error: GatewayError) -> Hit | None:
+        plan = look.plan
+        usable = self._stage.serve_stale and plan.lookup and plan.serve and plan.max_age_s is None
+        if not usable or (isinstance(error, UpstreamError) and not _fleet_failed(error)):
+            return None
+        return await self._stage.cache.find_stale(look.mark)
+
+    def _replay(self, call: Call, hit: Hit, trace: Trace, *, stale: bool = False) -> Replay | None:
+        """The hit as an answer; None, counted, for an entry that cannot be rendered."""
+        try:
+            replay = Replay(call, hit)
+        except CacheError as error:
+            self._stage.cache.faults.add("entry", error)
+            trace.cache_reason = "broken entry"
+            return None
+        if stale:
+            trace.cache, trace.degraded = "stale", "stale_cache"
+        else:
+            trace.cache = "hit" if hit.similarity is None else "semantic-hit"
+        source = hit.source
+        trace.tier, trace.model, trace.replica = source.tier, source.model, source.replica
+        trace.probabilities = source.probabilities
+        trace.entry_id = hit.entry_id
+        trace.similarity = 1.0 if hit.similarity is None else hit.similarity
+        trace.age_s = max(0.0, self._wall() - hit.created_at)
+        return replay
+
+
+class Replay:
+    """A stored answer in the form its asker wants: an Answer."""
+
+    __slots__ = ("_chunks", "head", "source", "usage")
+
+    def __init__(self, call: Call, hit: Hit) -> None:
+        wire = "chat" if call.wire == "messages" else call.wire
+        self.source: Source = hit.source
+        self.usage: Usage | None = usage_of(hit.answer)
+        if call.stream and wire != "embeddings":
+            events = as_events(orjson.loads(hit.answer), include_usage=call.includes_usage)
+            self._chunks = [b"".join(events)]
+            self.head = Head(200, _EVENT_STREAM, wire, stream=True)
+        else:
+            self._chunks = [fast_cached_json(hit.answer)]
+            self.head = Head(200, _JSON, wire, stream=False)
+
+    async def read(self) -> bytes:
+        return self._chunks.pop(0) if self._chunks else b""
+
+    async def aclose(self) -> None:
+        self._chunks = []
+
+
+_EVENT_STREAM = ((b"content-type", b"text/event-stream; charset=utf-8"),)
+_JSON = ((b"content-type", b"application/json"),)
+_NO_MARK = Fingerprint(b"", b"", "", semantic=False)
+
+
+def _complete(head: Head, body: bytes) -> Mapping[str, Any] | None:
+    if head.stream:
+        return assemble(body, "completions" if head.wire == "completions" else "chat")
+    try:
+        document = orjson.loads(body)
+    except ValueError:
+        return None
+    return document if isinstance(document, dict) else None
+
+
+def _fleet_failed(error: UpstreamError) -> bool:
+    """An upstream's word about the request itself is no failure of the fleet."""
+    return error.retryable or isinstance(error, UpstreamTimeout)

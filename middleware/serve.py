@@ -1,0 +1,139 @@
+"""Runs the gateway and its admin listener in one process, until a signal."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+import secrets
+import socket
+import sys
+from collections.abc import Iterator
+from typing import Any, Literal
+
+import uvicorn
+
+from tierway.middleware.app import create_app
+from tierway.middleware.asgi import Gateway
+from tierway.middleware.config import ADMIN_KEY, Settings
+from tierway.policies.errors import ConfigError
+
+_GRACE_S = 30  # streams in flight may take so long to end after a signal
+
+
+class _MainServer(uvicorn.Server):
+    """A server whose signals mean "stop": uvicorn would raise them again once it has stopped,
+    and SIGTERM would end the process before the gateway is closed."""
+
+    @contextlib.contextmanager
+    def capture_signals(self) -> Iterator[None]:
+        with super().capture_signals():
+            yield
+            self._captured_signals.clear()
+
+
+class _AdminServer(uvicorn.Server):
+    """A server that leaves signals to the main one."""
+
+    @contextlib.contextmanager
+    def capture_signals(self) -> Iterator[None]:
+        yield
+
+
+def serve(settings: Settings | None, *, host: str, port: int, admin: tuple[str, int]) -> int:
+    """Serves until SIGINT or SIGTERM; the exit code. None serves the embedded demo."""
+    environ = dict(os.environ)
+    made_key = not environ.get(ADMIN_KEY)
+    if made_key:
+        environ[ADMIN_KEY] = secrets.token_urlsafe(24)
+    try:
+        with _listen(host, port) as front, _listen(*admin) as back:
+            gateway = Gateway(settings, environ=environ)
+            runner = _Runner(gateway, front, back)
+            runner.admin_key = environ[ADMIN_KEY] if made_key else ""
+            with asyncio.Runner(loop_factory=_loop_factory()) as loop:
+                return loop.run(runner.run())
+    except OSError as error:
+        print(f"tierway: {error}", file=sys.stderr)
+        return 1
+    except KeyboardInterrupt:
+        return 0
+
+
+class _Runner:
+    def __init__(self, gateway: Gateway, front: socket.socket, back: socket.socket) -> None:
+        self._gateway, self._front, self._back = gateway, front, back
+        self.admin_key = ""
+
+    async def run(self) -> int:
+        try:
+            await self._gateway.start()
+        except (ConfigError, RuntimeError) as error:
+            print(f"tierway: {error}", file=sys.stderr)
+            return 2 if isinstance(error, ConfigError) else 1
+        try:
+            main = _MainServer(_config(create_app(gateway=self._gateway)))
+            side = _AdminServer(_config(self._gateway.admin_app, lifespan="off"))
+            serving = asyncio.create_task(side.serve(sockets=[self._back]))
+            self._announce()
+            await main.serve(sockets=[self._front])
+            side.should_exit = True
+            await serving
+        finally:
+            await self._gateway.aclose()
+        return 0
+
+    def _announce(self) -> None:
+        base = f"http://{_address(self._front)}"
+        settings = self._gateway.parts.settings
+        lines = [
+            f"Tierway serves {base}/v1 ({', '.join(settings.models) or 'no models'}). Try:",
+            "",
+            f"  curl {base}/v1/chat/completions -H 'content-type: application/json' \\",
+            '    -d \'{"model": "auto", "messages": [{"role": "user", '
+            '"content": "What is the capital of France?"}]}\'',
+            "",
+            f"Admin: http://{_address(self._back)}/admin/state, /metrics",
+        ]
+        if self.admin_key:
+            lines.append(f"Admin key of this run: {self.admin_key}")
+        print("\n".join(lines), flush=True)
+
+
+def _config(app: Any, *, lifespan: Literal["auto", "off"] = "auto") -> uvicorn.Config:
+    return uvicorn.Config(
+        app,
+        interface="asgi3",  # a bound method is not recognised as one
+        lifespan=lifespan,
+        access_log=False,  # one line a request comes from its Trace
+        log_level="warning",
+        timeout_graceful_shutdown=_GRACE_S,
+        server_header=False,
+        date_header=False,
+    )
+
+
+def _listen(host: str, port: int) -> socket.socket:
+    """A listening socket; OSError names the address."""
+    family = socket.AF_INET6 if ":" in host else socket.AF_INET
+    listener = socket.socket(family)
+    listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    try:
+        listener.bind((host, port))
+    except OSError as error:
+        listener.close()
+        raise OSError(f"cannot listen on {host}:{port}: {error.strerror or error}") from error
+    return listener
+
+
+def _address(listener: socket.socket) -> str:
+    host, port = listener.getsockname()[:2]
+    return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
+
+
+def _loop_factory() -> Any:
+    try:
+        import uvloop
+    except ImportError:
+        return None
+    return uvloop.new_event_loop
