@@ -1,0 +1,150 @@
+"""What needs more than one key, or the secrets themselves, to judge."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+
+from tierway.middleware.config_source import ADMIN_KEY, env_names
+from tierway.middleware.config_text import Fault, Key, dotted
+from tierway.middleware.settings import CacheSettings, ModelSettings, SecretRef, SettingsTree
+
+
+def cross_faults(tree: SettingsTree) -> Iterator[Fault]:
+    yield from _server_faults(tree)
+    yield from _cache_faults(tree.cache)
+    for name in tree.tiers:
+        if name == "auto":
+            yield Fault(
+                ("tiers", name), "'auto' lets the classifier choose: name the tier otherwise"
+            )
+    for name, model in tree.models.items():
+        yield from _model_faults(name, model, tree)
+    yield from _alias_faults(tree)
+    yield from _key_faults(tree)
+    for step, count in Counter(tree.degrade).items():
+        if count > 1:
+            yield Fault(("degrade",), f"'{step}' stands {count} times: each step at most once")
+
+
+def _server_faults(tree: SettingsTree) -> Iterator[Fault]:
+    server, admin, state = tree.server, tree.admin, tree.state
+    if server.workers > 1 and state.backend != "redis":
+        yield Fault(("server", "workers"), "more than 1 needs state.backend: redis", server.workers)
+    if server.port == admin.port != 0 and server.host == admin.host:
+        yield Fault(("admin", "port"), "is server.port too: each needs its own", admin.port)
+    if state.url is not None and state.backend != "redis":
+        yield Fault(("state", "url"), "goes with state.backend: redis")
+    if state.url is None and state.backend == "redis":
+        yield Fault(("state", "url"), "is required with state.backend: redis")
+
+
+def _cache_faults(cache: CacheSettings) -> Iterator[Fault]:
+    embedder = cache.embedder
+    if embedder.kind == "builtin" and embedder.model is not None:
+        text = "goes with kind: sentence-transformers; the built-in encoder is one model"
+        yield Fault(("cache", "embedder", "model"), text, embedder.model)
+    if embedder.kind != "builtin" and embedder.model is None:
+        yield Fault(("cache", "embedder", "model"), f"is required with kind: {embedder.kind}")
+    if len({rule.match for rule in cache.ttl_rules}) < len(cache.ttl_rules):
+        yield Fault(("cache", "ttl_rules"), "each match at most once")
+
+
+def _model_faults(name: str, model: ModelSettings, tree: SettingsTree) -> Iterator[Fault]:
+    path = ("models", name)
+    if name == "auto" or name in tree.tiers:
+        yield Fault(path, "is the name of a tier or 'auto': name the model otherwise")
+    if model.tier not in tree.tiers:
+        yield Fault(
+            (*path, "tier"), f"must be one of the tiers: {', '.join(tree.tiers)}", model.tier
+        )
+    ways = {"replicas": bool(model.replicas), "litellm": model.litellm, "url": model.url}
+    given = [way for way, value in ways.items() if value]
+    if len(given) != 1:
+        found = f"has {' and '.join(given)}" if given else "has none of them"
+        yield Fault(path, f"needs exactly one of replicas, litellm and url; {found}")
+    if model.replicas and model.api_key_env is not None:
+        yield Fault((*path, "api_key_env"), "belongs to each of the replicas here")
+    for url, count in Counter(replica.url for replica in model.replicas).items():
+        if count > 1:
+            yield Fault((*path, "replicas"), f"{url} stands {count} times: each replica once")
+    for index, replica in enumerate(model.replicas):
+        if replica.tp * replica.pp > replica.gpus:
+            need = f"must be at least tp x pp = {replica.tp * replica.pp}"
+            yield Fault((*path, "replicas", index, "gpus"), need, replica.gpus)
+
+
+def _alias_faults(tree: SettingsTree) -> Iterator[Fault]:
+    names = ("auto", *tree.tiers, *tree.models)
+    for alias, targets in tree.aliases.items():
+        if alias in names:
+            text = "is 'auto', a tier or a model already: name the alias otherwise"
+            yield Fault(("aliases", alias), text)
+        for index, target in enumerate(targets):
+            if target.model not in names:
+                text = f"must be 'auto', a tier or a model: {', '.join(names)}"
+                yield Fault(("aliases", alias, index, "model"), text, target.model)
+
+
+def _key_faults(tree: SettingsTree) -> Iterator[Fault]:
+    for path, ref in _secret_refs(tree):
+        if (ref.key_env is None) == (ref.key_file is None):
+            yield Fault(path, "needs exactly one of key_env and key_file")
+    for name, count in Counter(tenant.name for tenant in tree.tenants).items():
+        if count > 1:
+            yield Fault(("tenants",), f"the name {name!r} stands {count} times: each tenant once")
+
+
+def _secret_refs(tree: SettingsTree) -> Iterator[tuple[tuple[Key, ...], SecretRef]]:
+    """The keys of administrators and tenants, with their paths."""
+    for index, key in enumerate(tree.admin.keys):
+        yield ("admin", "keys", index), key
+    for index, tenant in enumerate(tree.tenants):
+        yield ("tenants", index), tenant
+
+
+def read_secret(ref: SecretRef, environ: Mapping[str, str]) -> str | None:
+    """The secret that `ref` names, or None where it is missing, empty or unreadable."""
+    if ref.key_file is None:
+        return environ.get(ref.key_env or "") or None
+    try:
+        return Path(ref.key_file).read_text(encoding="utf-8").strip() or None
+    except (OSError, ValueError):
+        return None
+
+
+def secret_faults(tree: SettingsTree, environ: Mapping[str, str]) -> Iterator[Fault]:
+    owners: dict[str, str] = {}
+    for path, ref in _secret_refs(tree):
+        if (ref.key_env is None) == (ref.key_file is None):
+            continue  # told as a fault of its own
+        which = "key_env" if ref.key_file is None else "key_file"
+        secret = read_secret(ref, environ)
+        made_for_the_run = ref.key_env == ADMIN_KEY and path[0] == "admin"
+        if secret is None and not made_for_the_run:
+            yield _missing((*path, which), getattr(ref, which))
+        elif secret is not None and owners.setdefault(secret, dotted(path)) != dotted(path):
+            yield Fault(
+                (*path, which), f"has the same key as {owners[secret]}", getattr(ref, which)
+            )
+    for place, name in env_names(tree.model_dump(mode="json", by_alias=True)["models"]):
+        if place[-1] == "api_key_env" and not environ.get(name):
+            yield _missing(("models", *place), name)
+
+
+def _missing(path: tuple[Key, ...], name: str) -> Fault:
+    wanted = (
+        "a readable file that is not empty" if path[-1] == "key_file" else "a variable that is set"
+    )
+    return Fault(path, f"must name {wanted}", name)
+
+
+def idle_tiers(tree: SettingsTree) -> Iterator[str]:
+    used = {model.tier for model in tree.models.values()}
+    if not tree.models:
+        yield "models: there is none, so only the cache can answer"
+        return
+    for name in tree.tiers:
+        if name not in used:
+            yield f"tiers.{name}: no model is of this tier"
