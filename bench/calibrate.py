@@ -15,6 +15,7 @@ from __future__ import annotations
 import argparse
 import asyncio
 import gzip
+import itertools
 import json
 import math
 import sys
@@ -101,15 +102,15 @@ def cut(pairs: Iterable[Scored], target: float) -> dict[str, Any] | None:
     best = None
     served = wrong = 0
     ordered = sorted(pairs, key=lambda pair: -pair.cosine)
-    for at, pair in enumerate(ordered):
-        served, wrong = served + 1, wrong + (not pair.same)
-        following = ordered[at + 1].cosine if at + 1 < len(ordered) else -1.0
+    for cosine, group in itertools.groupby(ordered, key=lambda pair: pair.cosine):
+        right = [pair.same for pair in group]
+        served, wrong = served + len(right), wrong + right.count(False)
         low, high = wilson(wrong, served)
-        enough = served >= MIN_SERVED and wrong / served <= target and high <= 2 * target
-        if pair.same and enough and following < pair.cosine:
+        reached = wrong <= target * served and high <= 2 * target
+        if any(right) and served >= MIN_SERVED and reached:
             best = {
                 "max_error_rate": target,
-                "cosine": math.floor(pair.cosine * 1e4) / 1e4,
+                "cosine": math.floor(cosine * 1e4) / 1e4,
                 "served": served,
                 "wrong": wrong,
                 "ci95": [round(low, 4), round(high, 4)],

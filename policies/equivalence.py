@@ -144,14 +144,14 @@ def _about_somebody(a: Features, b: Features) -> bool:
 
 def veto(a: Features, b: Features) -> str:
     """Why the one question cannot stand for the other whatever the cosine; "" if nothing."""
+    if any(len(side.text) > MAX_CHARS.get(side.language, MAX_CHARS["en"]) for side in (a, b)):
+        return "too-long"
     if a.arithmetic or b.arithmetic:
         return "arithmetic"
     if not a.language or a.language != b.language:
         return "language"
     if a.code or b.code:
         return "code"
-    if max(len(a.text), len(b.text)) > MAX_CHARS.get(a.language, 0):
-        return "too-long"
     if not a.content or not b.content:
         return "no-content"
     for reason, differs in _VETOES:
@@ -168,7 +168,9 @@ def _numbers_differ(a: Features, b: Features) -> bool:
         return True
     return any(
         value != other or (unit and other_unit and unit != other_unit)
-        for (value, unit), (other, other_unit) in zip(a.numbers, b.numbers, strict=True)
+        for (value, unit), (other, other_unit) in zip(
+            sorted(a.numbers), sorted(b.numbers), strict=True
+        )
     )
 
 
@@ -215,12 +217,12 @@ def _names_differ(a: Features, b: Features) -> bool:
 
 
 def _asks_differ(a: Features, b: Features) -> bool:
-    """No question word at all counts as "what": "capital of France"."""
+    """No question word counts as "what" ("capital of France"), unless it tells of somebody
+    ("I need to verify my identity")."""
     if a.asks == b.asks:
         return False
-    if not a.asks or not b.asks:
-        return not a.asks | b.asks <= {"what"}
-    return True
+    bare = (not a.asks or not b.asks) and not a.persons | b.persons
+    return not (bare and a.asks | b.asks <= {"what"})
 
 
 def _persons_differ(a: Features, b: Features) -> bool:
@@ -237,6 +239,8 @@ def _anybody(a: Features, b: Features) -> bool:
 def _swapped(a: Features, b: Features) -> bool:
     """Paris to London and back; the same words in another order, unless whole halves changed
     places ("what is X good for" and "for what is X good")."""
+    if [value for value, _ in a.numbers] != [value for value, _ in b.numbers]:
+        return True
     if a.language == "en" and _roles_clash(a, b):
         return True
     if a.content != b.content or a.words == b.words:

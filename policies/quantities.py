@@ -22,11 +22,14 @@ _ZH_NUMERAL = re.compile(
 )
 _ZH_SCALE_AFTER = re.compile(r"[十百千万亿]+")
 _ZH_PERCENT = re.compile(r"百分之([零一二三四五六七八九十百两\d.]+)")
+# Private characters stand where numbers were: words and digits are found in separate passes.
+_FIRST_MARK, _MARKS = 0xE000, 0x1900
+_MARK = re.compile("[\ue000-\uf8ff]")
 
 
 @dataclass(frozen=True, slots=True)
 class Quantities:
-    """`numbers` holds (value, unit), unit "" where none follows; `units` every unit named;
+    """`numbers` holds (value, unit) in order, unit "" where none follows; `units` every unit named;
     `rest` the text with all of them blanked out."""
 
     numbers: tuple[tuple[float, str], ...]
@@ -38,6 +41,7 @@ class Quantities:
 def quantities(text: str, language: str) -> Quantities:
     """`text` is NFKC-normalised and lower-case."""
     found: list[tuple[float, str]] = []
+    text = _MARK.sub(" ", text)
     if language == "zh":
         text, dates = _zh_dates(text)
         text = _zh_numerals(text, found)
@@ -54,7 +58,14 @@ def quantities(text: str, language: str) -> Quantities:
             tables.BARE_UNITS[word] for word in _WORD.findall(text) if word in tables.BARE_UNITS
         }
     units = frozenset({unit for _, unit in found if unit} | bare)
-    return Quantities(tuple(sorted(found)), units, dates, text)
+    order = [ord(mark) - _FIRST_MARK for mark in _MARK.findall(text)]
+    return Quantities(tuple(found[at] for at in order), units, dates, _MARK.sub(" ", text))
+
+
+def _mark(found: list[tuple[float, str]], value: float, unit: str) -> str:
+    """Notes a number; what it returns holds the number's place in the text until the end."""
+    found.append((value, unit))
+    return chr(_FIRST_MARK + min(len(found) - 1, _MARKS - 1))
 
 
 def _en_dates(text: str) -> tuple[str, frozenset[str]]:
@@ -103,9 +114,8 @@ def _en_number_words(text: str, found: list[tuple[float, str]]) -> str:
         if used:
             unit, extra = _unit_of(words, at + used)
             if value != 1 or unit or used > 1:
-                found.append((value, unit))
+                out.append(_mark(found, value, unit))
                 at += used + extra
-                out.append("")
                 continue
         out.append(words[at])
         at += 1
@@ -155,8 +165,8 @@ def _digits(text: str, found: list[tuple[float, str]]) -> str:
             unit = tables.UNITS[match["currency"]]
         elif _rupees(text, match.start()):
             unit = "inr"
-        found.append((value * scale, unit))
-        out += [text[end : match.start()], " "]
+        mark = _mark(found, value * scale, unit)
+        out += [text[end : match.start()], mark]
         end = stop
     return "".join(out) + text[end:]
 
@@ -190,8 +200,7 @@ def _after(text: str, at: int) -> tuple[float, str, int]:
 def _zh_numerals(text: str, found: list[tuple[float, str]]) -> str:
     def percent(match: re.Match[str]) -> str:
         digits = match[1]
-        found.append((float(digits) if digits[0].isdigit() else _zh_value(digits), "percent"))
-        return " "
+        return _mark(found, float(digits) if digits[0].isdigit() else _zh_value(digits), "percent")
 
     text = _ZH_PERCENT.sub(percent, text)
     shield = {word: f"\x00{at}\x01" for at, word in enumerate(tables.ZH_NOT_NUMBERS)}
@@ -211,8 +220,8 @@ def _zh_numerals(text: str, found: list[tuple[float, str]]) -> str:
         if len(match[2]) == 1 and not counted and not match[1]:
             continue
         _, unit, stop = _after(text, match.end())
-        found.append((value, unit))
-        out += [text[end : match.start()], " "]
+        mark = _mark(found, value, unit)
+        out += [text[end : match.start()], mark]
         end = stop
     text = "".join(out) + text[end:]
     for word, mark in shield.items():

@@ -33,6 +33,8 @@ _ZH_OPERANDS = re.compile(
     r"([a-z0-9]+|[\u4e00-\u9fff]{2,4}?)(?:和|与|跟|还是)([a-z0-9]+|[\u4e00-\u9fff]{2,4}?)(?=的|哪|有|"
     r"谁|之|比| |〈)"
 )
+LONGEST = 500
+"""Characters; the patterns above take up to quadratic time."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,7 +66,8 @@ class Features:
 
 
 def features(question: str) -> Features:
-    text = unicodedata.normalize("NFKC", question).strip()
+    """Of a question beyond LONGEST only its beginning is looked at, and nothing serves it."""
+    text = unicodedata.normalize("NFKC", question[: LONGEST + 1]).strip()
     language = lex.language_of(text)
     common = partial(
         Features,
@@ -79,7 +82,7 @@ def features(question: str) -> Features:
 
 def self_contained(question: str) -> bool:
     """False when the question leans on earlier turns: pronouns, `continue`, a word or two."""
-    text = unicodedata.normalize("NFKC", question).strip()
+    text = unicodedata.normalize("NFKC", _ends(question)).strip()
     if lex.ANAPHORA.search(lex.NOT_ANAPHORA.sub(" ", text)):
         return False
     if lex.language_of(text) == "zh":
@@ -89,12 +92,17 @@ def self_contained(question: str) -> bool:
 
 def personal(question: str) -> bool:
     """True when the answer depends on who asks: my order, 我的余额."""
-    return lex.PERSONAL.search(question) is not None
+    return lex.PERSONAL.search(_ends(question)) is not None
 
 
 def time_sensitive(question: str) -> bool:
     """True when the answer changes within days: today, latest, 天气, price."""
-    return lex.TIME_SENSITIVE.search(question) is not None
+    return lex.TIME_SENSITIVE.search(_ends(question)) is not None
+
+
+def _ends(text: str) -> str:
+    """What a long text asks stands at its beginning or its end."""
+    return text if len(text) <= 2 * LONGEST else f"{text[:LONGEST]}\n{text[-LONGEST:]}"
 
 
 def _literals(text: str) -> frozenset[str]:
