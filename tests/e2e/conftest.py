@@ -63,6 +63,7 @@ def tierway(
     }
     config = configuration(fleet.small, fleet.medium, fleet.large)
     config["models"]["sim-embed"] = embedding
+    config["models"]["sim-175b"]["capabilities"] += ["vision"]
     config["aliases"] = {"gpt-*": "auto"}
     with gateway(tmp_path_factory.mktemp("gateway"), config) as running:
         yield running

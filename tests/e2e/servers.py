@@ -62,6 +62,52 @@ def engines(*specs: Mapping[str, Any]) -> Iterator[list[str]]:
             child.wait(_STOP_S)
 
 
+def ask(
+    client: httpx.Client,
+    question: Any,
+    *,
+    headers: Mapping[str, str] | None = None,
+    path: str = "/v1/chat/completions",
+    **fields: Any,
+) -> httpx.Response:
+    """One request with one user turn, unless `fields` say otherwise."""
+    body = {"model": "auto", "messages": [{"role": "user", "content": question}], **fields}
+    return client.post(path, json=body, headers=headers)
+
+
+def outcome(answer: httpx.Response) -> str:
+    """What the cache said of an answer that must be a good one."""
+    assert answer.status_code == 200, answer.text
+    return answer.headers["x-tierway-cache"]
+
+
+def said(answer: httpx.Response) -> str:
+    """The text of an OpenAI chat answer, whole or streamed."""
+    if not answer.headers["content-type"].startswith("text/event-stream"):
+        return str(answer.json()["choices"][0]["message"]["content"])
+    events = [line[6:] for line in answer.text.splitlines() if line.startswith("data: ")]
+    assert events.pop() == "[DONE]", answer.text
+    choices = [choice for event in events for choice in json.loads(event)["choices"]]
+    return "".join(choice["delta"].get("content") or "" for choice in choices)
+
+
+def ask_until_cached(client: httpx.Client, question: Any, **fields: Any) -> httpx.Response:
+    """The answer to a question once the cache holds one; nothing goes upstream.
+
+    The vector of a stored question is made in the background, so other words hit a little
+    later than the same ones.
+    """
+    only = {"cache-control": "only-if-cached", "x-tierway-debug": "1"}
+    answers: list[httpx.Response] = []
+
+    def cached() -> bool:
+        answers.append(ask(client, question, headers=only, **fields))
+        return answers[-1].status_code != 504
+
+    assert eventually(cached), answers[-1].text
+    return answers[-1]
+
+
 def metric(url: str, name: str) -> float:
     """The sum of one metric over its labels, read from a metrics page."""
     page = httpx.get(f"{url}/metrics").text
