@@ -7,6 +7,7 @@ from constants, never from a request's text. Buckets are vLLM's, so dashboards c
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
+from typing import Any
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
 from prometheus_client.core import GaugeMetricFamily, Metric
@@ -21,7 +22,7 @@ _REQUEST = (0.005, 0.05, 0.3, 0.5, 0.8, 1, 1.5, 2, 2.5, 5, 10, 15, 20, 30, 40, 5
             480, 960)  # fmt: skip
 _STAGE = (0.00005, 0.0001, 0.00025, 0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25)
 _BREAKER = {"closed": 0, "half-open": 1, "open": 2}
-_CONTENT_TYPE = b"text/plain; version=0.0.4; charset=utf-8"
+_CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 
 
 class Metrics:
@@ -38,6 +39,7 @@ class Metrics:
         policy_version: Callable[[], int],
     ) -> None:
         registry = self._registry = CollectorRegistry()
+        self._children: dict[tuple[Any, tuple[str, ...]], Any] = {}
         self._requests = Counter(
             "tierway_requests",
             "Requests by wire, tier and outcome.",
@@ -107,20 +109,28 @@ class Metrics:
 
     def __call__(self, trace: Trace) -> None:
         """The hook: one finished request."""
-        self._requests.labels(trace.wire, trace.tier, trace.outcome).inc()
-        self._lookups.labels(trace.cache).inc()
+        self._child(self._requests, trace.wire, trace.tier, trace.outcome).inc()
+        self._child(self._lookups, trace.cache).inc()
         if trace.duration_s is not None:
             self._seconds.observe(trace.duration_s)
         if trace.route_reason:
-            self._routes.labels(trace.tier, trace.route_reason).inc()
+            self._child(self._routes, trace.tier, trace.route_reason).inc()
         for reason in trace.retries:
-            self._retries.labels(reason).inc()
+            self._child(self._retries, reason).inc()
         for stage, seconds in trace.stages_s.items():
-            self._overhead.labels(stage).observe(seconds)
+            self._child(self._overhead, stage).observe(seconds)
         self._count_tokens(trace)
 
     def render(self) -> bytes:
         return generate_latest(self._registry)
+
+    def _child(self, metric: Any, *labels: str) -> Any:
+        """The metric's child for these labels; `labels()` itself costs more than counting."""
+        key = (metric, labels)
+        child = self._children.get(key)
+        if child is None:
+            child = self._children[key] = metric.labels(*labels)
+        return child
 
     def _count_tokens(self, trace: Trace) -> None:
         if trace.outcome != "ok":
@@ -131,14 +141,14 @@ class Metrics:
                 self._saved_tokens.inc(usage.output_tokens)
             return
         if trace.stream and trace.first_token_s is not None:
-            self._ttft.labels(trace.tier).observe(trace.first_token_s)
+            self._child(self._ttft, trace.tier).observe(trace.first_token_s)
         if usage is None:
             return
-        self._tokens.labels(trace.tenant, "input").inc(usage.input_tokens)
-        self._tokens.labels(trace.tenant, "output").inc(usage.output_tokens)
+        self._child(self._tokens, trace.tenant, "input").inc(usage.input_tokens)
+        self._child(self._tokens, trace.tenant, "output").inc(usage.output_tokens)
         if trace.stream and usage.output_tokens > 1 and trace.duration_s and trace.first_token_s:
             per_token = (trace.duration_s - trace.first_token_s) / (usage.output_tokens - 1)
-            self._tpot.labels(trace.tier).observe(per_token)
+            self._child(self._tpot, trace.tier).observe(per_token)
 
 
 class _FleetCollector(Collector):

@@ -105,6 +105,7 @@ def _config(app: Any, *, lifespan: Literal["auto", "off"] = "auto") -> uvicorn.C
         app,
         interface="asgi3",  # a bound method is not recognised as one
         lifespan=lifespan,
+        proxy_headers=False,
         access_log=False,  # one line a request comes from its Trace
         log_level="warning",
         timeout_graceful_shutdown=_GRACE_S,

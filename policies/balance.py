@@ -33,10 +33,11 @@ class Policy:
     filters: tuple[Filter, ...] = FILTERS
 
     def rank(self, ask: BalanceAsk, views: Sequence[ReplicaView]) -> Ranking:
-        """All replicas that may take the call, best first; none if none may."""
+        """All replicas that may take the call, best first; none if none may. The only one
+        left needs no score: it has 1 and no reasons."""
         kept, excluded = self._sift(ask, sorted(views, key=lambda view: view.id))
-        if not kept:
-            return Ranking((), excluded, self.name)
+        if len(kept) < 2:
+            return Ranking(tuple(Candidate(view.id, 1.0) for view in kept), excluded, self.name)
         parts = {scorer.name: _clamped(scorer.score(ask, kept)) for scorer, _ in self.scorers}
         scores = self._sums(parts, len(kept))
         order = self.picker.order(ask, list(zip(kept, scores, strict=True)))

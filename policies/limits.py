@@ -81,7 +81,9 @@ def sift(tiers: Sequence[Tier], wanted: Needs) -> tuple[list[Tier], list[tuple[s
         faults = [(model, wanted.lacks(model)) for model in tier.models]
         excluded += [(model.name, fault) for model, fault in faults if fault is not None]
         models = tuple(model for model, fault in faults if fault is None)
-        if models:
+        if len(models) == len(tier.models) and models:
+            fit.append(tier)
+        elif models:
             fit.append(replace(tier, models=models))
     return fit, excluded
 

@@ -46,11 +46,12 @@ class Target:
             return list(tiers)
         if self.tier:
             return [tier for tier in tiers if tier.name == self.tier]
-        kept = (
-            replace(tier, models=tuple(m for m in tier.models if m.name in self.models))
-            for tier in tiers
-        )
-        return [tier for tier in kept if tier.models]
+        kept = [(tier, tuple(m for m in tier.models if m.name in self.models)) for tier in tiers]
+        return [
+            tier if len(models) == len(tier.models) else replace(tier, models=models)
+            for tier, models in kept
+            if models
+        ]
 
 
 def resolve(

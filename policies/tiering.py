@@ -50,16 +50,19 @@ def choose(
     placement: str = "prefer_on_prem",
     draw: float = 0.0,
     estimate_tokens: EstimateTokens = estimated_tokens,
+    target: Target | None = None,
 ) -> TierDecision:
-    """`probabilities` are by model class, empty where nothing was classified (only a target
-    of `auto` needs them); `available` names the tiers that are up, None for all; of the
-    placements only `on_prem_only` bars a model. The decision's probabilities are by tier.
+    """`target` is what the name was resolved to, when that was done before. `probabilities`
+    are by model class, empty where nothing was classified (only a target of `auto` needs
+    them); `available` names the tiers that are up, None for all; of the placements only
+    `on_prem_only` bars a model. The decision's probabilities are by tier.
 
     Raises BadCall: 404 for a name that is nothing, 400 for an unknown tier and for a call that
     no model in question can take.
     """
     ordered = sorted(tiers, key=lambda tier: tier.rank)
-    target = resolve(call, ordered, aliases or {}, unknown_model=unknown_model, draw=draw)
+    if target is None:
+        target = resolve(call, ordered, aliases or {}, unknown_model=unknown_model, draw=draw)
     wanted = needs(call, on_prem_only=placement == "on_prem_only", estimate_tokens=estimate_tokens)
     fit, excluded = sift(ordered, wanted)
     asked = target.within(fit)

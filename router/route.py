@@ -36,11 +36,10 @@ class RouteRules:
 @dataclass(frozen=True, slots=True)
 class Pick:
     """What a call's name came to. `names` is the name with the revisions of every model it
-    can reach, for the cache's key; `draw` keeps a weighted alias at one target."""
+    can reach, for the cache's key."""
 
     target: Target
     names: str
-    draw: float
 
 
 class TierRouter:
@@ -61,9 +60,7 @@ class TierRouter:
 
     def resolve(self, call: Call) -> Pick:
         """Raises BadCall for a name that is nothing here."""
-        draw = self._draw()
-        target = self._resolve(call, draw)
-        return Pick(target, self._names(call), draw)
+        return Pick(self._resolve(call, self._draw()), self._names(call))
 
     def quality(self, call: Call) -> float:
         """The dial in force for a call, 0 the cheapest, 1 the best."""
@@ -80,17 +77,14 @@ class TierRouter:
         probabilities: Mapping[str, float] = {}
         if pick.target.auto and call.wire != "embeddings":
             probabilities = self._classifier.classify(call.ask, vector)
-        rules = self._rules
         return choose(
             call,
             self._tiers,
             probabilities,
             quality=self.quality(call),
-            aliases=rules.aliases,
-            unknown_model=rules.unknown_model,
             available=self._available(),
             placement=self._placement(call),
-            draw=pick.draw,
+            target=pick.target,
         )
 
     def cards(self) -> list[dict[str, Any]]:
