@@ -19,7 +19,7 @@ from tierway.middleware.checks import cross_faults, idle_tiers, read_secret, sec
 from tierway.middleware.config_messages import told
 from tierway.middleware.config_source import ADMIN_KEY, CONFIG_FILE, overlaid, plain, read_file
 from tierway.middleware.config_text import Fault, Key, fault_line, render
-from tierway.middleware.gaps import gap_faults, unenforced_limits
+from tierway.middleware.gaps import gap_faults, gap_warnings
 from tierway.middleware.settings import SettingsTree
 from tierway.policies.errors import ConfigError
 
@@ -47,7 +47,7 @@ class Settings(SettingsTree):
     @property
     def warnings(self) -> tuple[str, ...]:
         """One line for each thing that is allowed and probably not meant."""
-        return (*idle_tiers(self), *unenforced_limits(self))
+        return (*idle_tiers(self), *gap_warnings(self))
 
 
 def load(path: str | Path | None, environ: Mapping[str, str]) -> Settings:

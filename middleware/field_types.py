@@ -31,7 +31,7 @@ def _text(value: object) -> object:
 def _switch(on: str) -> BeforeValidator:
     """YAML 1.1 reads bare `on` and `off` as booleans."""
     return BeforeValidator(
-        lambda value: (on if value else "off") if value in (True, False) else value
+        lambda value: (on if value else "off") if isinstance(value, bool) else value
     )
 
 

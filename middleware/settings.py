@@ -55,7 +55,7 @@ class ServerSettings(Section):
     port: Port = 8080  # needs no privilege; 0 takes any free port
     workers: Count = 1  # more need counts and cache switches shared through `state`
     max_body_bytes: Count = 16 * 2**20  # a long context with a few images fits
-    lenient: bool = False  # a wrong control is told, not dropped
+    lenient: Annotated[bool, Field(strict=True)] = False  # a wrong control is told, not dropped
     tls: TlsSettings = TlsSettings()
 
 

@@ -47,7 +47,7 @@ FULL: dict[str, Any] = {
     },
     "aliases": {"gpt-*": "auto", "prod": [{"model": "qwen-7b", "weight": 95},
                                           {"model": "gpt", "weight": 5}]},
-    "fleet": {"allowed_networks": ["10.0.0.0/8", "fd00::/8"]},
+    "fleet": {"allowed_networks": []},
     "plugins": [],
     "unknown_model": "reject",
     "router": {"mode": "serve", "quality": 0.5, "shares": {}, "rules": []},

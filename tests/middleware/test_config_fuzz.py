@@ -16,6 +16,7 @@ from tierway.middleware.config import (
     render,
     resolve,
 )
+from tierway.middleware.gaps import gap_faults
 from tierway.policies.errors import ConfigError
 
 SCALARS = st.one_of(
@@ -76,6 +77,8 @@ def test_a_mutation_loads_or_raises_config_error(mutations: list[Any]) -> None:
     end = outcome(lambda: resolve(data, ENVIRON))
     if isinstance(end, Settings):
         assert yaml.safe_load(render(end))
+        assert not list(gap_faults(end.model_dump(mode="json", by_alias=True)))
+        assert all(line.isprintable() for line in end.warnings)
 
 
 @given(st.text(max_size=40), st.sampled_from(["CACHE__MODE", "SERVER", "DEGRADE__0", "A__0__B"]))

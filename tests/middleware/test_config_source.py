@@ -51,10 +51,13 @@ def test_lists_and_tiers_that_the_file_lacks_begin_with_their_defaults() -> None
 
 
 def test_a_whole_section_comes_before_its_keys() -> None:
-    environ = {"TIERWAY_SERVER__PORT": "3", "TIERWAY_SERVER": "{port: 2, lenient: true}"}
-    assert overlaid(environ).server.model_dump(include={"port", "lenient"}) == {
+    environ = {
+        "TIERWAY_SERVER__PORT": "3",
+        "TIERWAY_SERVER": "{port: 2, workers: 1, max_body_bytes: 9}",
+    }
+    assert overlaid(environ).server.model_dump(include={"port", "max_body_bytes"}) == {
         "port": 3,
-        "lenient": True,
+        "max_body_bytes": 9,
     }
 
 
