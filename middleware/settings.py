@@ -17,6 +17,7 @@ from tierway.middleware.field_types import (
     BaseUrl,
     Count,
     DegradeStep,
+    Engine,
     EnvName,
     FilePath,
     JsonFields,
@@ -137,9 +138,8 @@ class Price(Section):
 
 class ReplicaSettings(Section):
     url: BaseUrl
-    engine: Literal[
-        "vllm", "sglang", "tgi", "trtllm-serve", "llamacpp", "ollama", "generic-openai"
-    ] = "vllm"  # the most common one; generic-openai reads no metrics
+    # The most common one; generic is any server of the OpenAI wire, and reads no metrics.
+    engine: Engine = "vllm"
     api_key_env: EnvName | None = None  # engines in a private network mostly want none
     gpu: str = ""  # unknown: nothing is predicted from the hardware
     tp: Count = 1

@@ -4,7 +4,7 @@ import io
 import subprocess
 import sys
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
 import pytest
 import yaml
@@ -18,7 +18,9 @@ from tierway.middleware.config import (
     render,
     resolve,
 )
+from tierway.middleware.field_types import Engine
 from tierway.policies.errors import ConfigError
+from tierway.router.engines import ENGINES
 
 ROOT = Path(__file__).parents[2]
 
@@ -71,6 +73,13 @@ def test_every_fault_is_told_at_once() -> None:
 def test_replicas_of_one_model_are_different_and_v1_is_not_part_of_an_address() -> None:
     data = with_value("models/qwen-7b/replicas", [{"url": "http://h:1"}, {"url": "http://h:1/v1/"}])
     assert faults(data) == ["models.qwen-7b.replicas: http://h:1 stands 2 times: each replica once"]
+
+
+def test_every_engine_that_is_known_may_be_named_and_no_other() -> None:
+    assert set(get_args(Engine)) == set(ENGINES)
+    for engine in ENGINES:
+        tree = Settings.from_dict(with_value("models/qwen-7b/replicas/0/engine", engine))
+        assert tree.models["qwen-7b"].replicas[0].engine == engine
 
 
 def test_gpus_follow_the_parallel_ranks() -> None:
