@@ -110,7 +110,8 @@ Port = Annotated[Integer, Field(ge=0, le=65535)]
 Text = Annotated[str, BeforeValidator(_text), Field(min_length=1)]
 Label = Annotated[str, BeforeValidator(_text)]
 Url = Annotated[str, AfterValidator(_http_url)]
-# The paths of the wire begin with /v1, and many write it into the address too.
+# A last /v1 goes: it is what the paths of the wire begin with anyway. Another version, such as
+# the /v4 of https://host/api/paas/v4, stands in its place and stays.
 BaseUrl = Annotated[Url, AfterValidator(lambda url: url.removesuffix("/v1"))]
 Regex = Annotated[str, Field(min_length=1), AfterValidator(_regex)]
 Network = Annotated[str, AfterValidator(_network)]

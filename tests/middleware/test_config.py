@@ -75,6 +75,25 @@ def test_replicas_of_one_model_are_different_and_v1_is_not_part_of_an_address() 
     assert faults(data) == ["models.qwen-7b.replicas: http://h:1 stands 2 times: each replica once"]
 
 
+@pytest.mark.parametrize(
+    ("url", "kept"),
+    [
+        ("https://h", "https://h"),
+        ("https://h/v1", "https://h"),
+        ("https://h/openai/v1/", "https://h/openai"),
+        ("https://h/api/paas/v4", "https://h/api/paas/v4"),
+        ("https://h/api/v3/", "https://h/api/v3"),
+        ("https://h/v11", "https://h/v11"),
+        ("https://h/v1/account/openai", "https://h/v1/account/openai"),
+    ],
+)
+def test_an_address_keeps_its_path_and_any_version_but_v1(url: str, kept: str) -> None:
+    cloud = {"tier": "cloud", "url": url}
+    local = {"tier": "small", "replicas": [{"url": url}]}
+    models = Settings.from_dict({"models": {"c": cloud, "l": local}}).models
+    assert (models["c"].url, models["l"].replicas[0].url) == (kept, kept)
+
+
 def test_every_engine_that_is_known_may_be_named_and_no_other() -> None:
     assert set(get_args(Engine)) == set(ENGINES)
     for engine in ENGINES:

@@ -49,7 +49,7 @@ from tierway.middleware.config import (
         ("models/qwen-7b/replicas/0/url", "http://h?k=v", "models.qwen-7b.replicas.0.url = 'http"),
         ("models/qwen-7b/replicas/0/weight", 0, "models.qwen-7b.replicas.0.weight = 0: must be"),
         ("models/qwen-7b/replicas/0/tp", 2, "models.qwen-7b.replicas.0.gpus = 1: must be at least"),
-        ("models/qwen-7b/replicas/0/engine", "trt", "models.qwen-7b.replicas.0.engine = 'trt': must be"),
+        ("models/qwen-7b/replicas/0/engine", "trt", "models.qwen-7b.replicas.0.engine = 't"),
         ("models/auto", MODELS["q7"], "models.auto: is the name of a tier or 'auto'"),
         ("models/small", MODELS["q7"], "models.small: is the name of a tier or 'auto'"),
         ("models/a b", MODELS["q7"], "models.a b = 'a b': must be a name of visible ASCII"),
