@@ -10,13 +10,10 @@ Not carried: members that are null or empty, `obfuscation`, comments, the chunks
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterator
 from typing import Any, Literal
 
 import orjson
-
-from tierway.policies.types import Usage
 
 _TOP_SKIPPED = frozenset({"choices", "usage", "object", "obfuscation", "error"})
 _TEXTS = frozenset({"content", "reasoning", "reasoning_content", "refusal"})
@@ -247,42 +244,3 @@ def _typed(value: Any, kind: type[Any]) -> Any:
 
 def _empty(value: Any) -> bool:
     return value is None or value in ([], {}, "")
-
-
-_USAGE = re.compile(rb'"usage"\s*:\s*(\{(?:[^{}]++|\{[^{}]*+\})*+\})')
-_CACHE_READ = "cache_read_input_tokens"
-_CACHE_WRITE = "cache_creation_input_tokens"
-
-
-def usage_of(tail: bytes) -> Usage | None:
-    """The tokens reported in a JSON body or in the tail of a stream, cut anywhere.
-
-    Reads OpenAI's and Anthropic's names; later reports replace earlier ones field by field,
-    as Anthropic gives input first and output last. Anthropic counts cache reads and writes
-    beside its input tokens, here they are part of `input_tokens`.
-    """
-    counts: dict[str, int] = {}
-    # In a JSON text the quote before a key is never escaped, so no answer's text matches.
-    for match in _USAGE.finditer(tail):
-        try:
-            counts.update(_counts(orjson.loads(match[1])))
-        except orjson.JSONDecodeError:
-            continue
-    if not counts:
-        return None
-    beside = counts.get(_CACHE_READ, 0) + counts.get(_CACHE_WRITE, 0)
-    return Usage(
-        input_tokens=counts.get("prompt_tokens", counts.get("input_tokens", 0) + beside),
-        output_tokens=counts.get("completion_tokens", counts.get("output_tokens", 0)),
-        cached_tokens=counts.get("cached_tokens", counts.get(_CACHE_READ, 0)),
-    )
-
-
-def _counts(usage: dict[str, Any]) -> Iterator[tuple[str, int]]:
-    for name, value in usage.items():
-        if isinstance(value, int) and not isinstance(value, bool) and name.endswith("tokens"):
-            yield name, value
-        elif name in ("prompt_tokens_details", "input_tokens_details") and value:
-            cached = value.get("cached_tokens")
-            if isinstance(cached, int):
-                yield "cached_tokens", cached

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
+
 from tierway.cache.encoder_client import (
     START_S,
     EncoderClient,

@@ -108,6 +108,7 @@ async def _assemble(
         draw=random.random,
         budget=RetryBudget(share=settings.resilience.retry_budget),
         ladder=_ladder(settings),
+        message_status=settings.resilience.message_status,
     )
     stack.push_async_callback(dispatcher.aclose)
     router = TierRouter(

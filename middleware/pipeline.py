@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 import orjson
 
-from tierway.cache.assemble import assemble, usage_of
+from tierway.cache.assemble import assemble
 from tierway.cache.coalesce import Flights
 from tierway.cache.keys import Fingerprint, Ignore, fingerprint
 from tierway.cache.replay import as_events, fast_cached_json
@@ -31,6 +31,7 @@ from tierway.policies.errors import (
 )
 from tierway.policies.protocols import Answer, Clock
 from tierway.policies.types import Call, Head, Source, Trace, Usage
+from tierway.policies.usage import usage_of
 from tierway.router.dispatch import Dispatcher
 from tierway.router.route import Pick, TierRouter
 
@@ -178,7 +179,7 @@ class Pipeline:
         """Stores a complete answer if it is one that may be stored."""
         if not look.plan.store or answer.head.status != 200:
             return
-        complete = _complete(answer.head, body)
+        complete = _complete(answer, body)
         if complete is None or storable(complete, answer.head.wire) is not None:
             return
         self._stage.cache.keep(call, look.mark, look.plan, answer.source, complete, look.vector)
@@ -240,9 +241,15 @@ _JSON = ((b"content-type", b"application/json"),)
 _NO_MARK = Fingerprint(b"", b"", "", semantic=False)
 
 
-def _complete(head: Head, body: bytes) -> Mapping[str, Any] | None:
+def _complete(answer: Answer, body: bytes) -> Mapping[str, Any] | None:
+    """The answer as one object. Of a stream whose client did not ask for usage, the usage
+    was kept back and is put in again."""
+    head = answer.head
     if head.stream:
-        return assemble(body, "completions" if head.wire == "completions" else "chat")
+        made = assemble(body, "completions" if head.wire == "completions" else "chat")
+        if made is not None and "usage" not in made and answer.usage is not None:
+            made["usage"] = answer.usage.reported
+        return made
     try:
         document = orjson.loads(body)
     except ValueError:

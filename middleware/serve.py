@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import gc
 import os
 import secrets
 import socket
@@ -76,6 +77,8 @@ class _Runner:
             side = _AdminServer(_config(self._gateway.admin_app, lifespan="off"))
             serving = asyncio.create_task(side.serve(sockets=[self._back]))
             self._announce()
+            gc.collect()
+            gc.freeze()  # what start-up made lives to the end: no need to look at it again
             await main.serve(sockets=[self._front])
             side.should_exit = True
             await serving
@@ -121,6 +124,7 @@ def _listen(host: str, port: int) -> socket.socket:
     listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
     try:
         listener.bind((host, port))
+        listener.listen()  # from here on a client waits instead of being refused
     except OSError as error:
         listener.close()
         raise OSError(f"cannot listen on {host}:{port}: {error.strerror or error}") from error

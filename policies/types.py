@@ -110,9 +110,12 @@ class Call:
 
 @dataclass(frozen=True, slots=True)
 class Usage:
+    """Tokens of one answer. `reported` is the upstream's own usage object."""
+
     input_tokens: int = 0
     output_tokens: int = 0
     cached_tokens: int = 0
+    reported: Mapping[str, Any] = field(default_factory=dict, compare=False, repr=False)
 
 
 @dataclass(frozen=True, slots=True)

@@ -25,10 +25,10 @@ import orjson
 from tierway.policies.errors import GatewayError, UpstreamTimeout
 from tierway.policies.protocols import Clock
 from tierway.policies.types import Call, Head, Model, Source, WireName
+from tierway.policies.usage import usage_from
 from tierway.router.cloud_errors import open_error, refusal
 from tierway.router.cloud_stream import CloudStream
 from tierway.router.upstreams import Timeouts, WholeAnswer
-from tierway.router.usage import usage_of_object
 
 logger = logging.getLogger(__name__)
 
@@ -217,7 +217,9 @@ class LitellmUpstream:
             if "message" in choice:
                 choice["message"].setdefault("content", None)
         head = Head(200, _JSON, _wire(call), stream=False)
-        return WholeAnswer(head, source, orjson.dumps(document), usage_of_object(document))
+        return WholeAnswer(
+            head, source, orjson.dumps(document), usage_from(document.get("usage") or {})
+        )
 
 
 def _load() -> ModuleType:

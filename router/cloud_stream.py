@@ -16,9 +16,9 @@ import orjson
 from tierway.policies.errors import BrokenStream, GatewayError, UpstreamTimeout
 from tierway.policies.protocols import Clock
 from tierway.policies.types import Head, Source, Usage
+from tierway.policies.usage import usage_from
 from tierway.router.cloud_errors import stream_error
 from tierway.router.sse import has_first_token
-from tierway.router.usage import usage_of_object
 
 _DONE = b"data: [DONE]\n\n"
 _FINISH_REASONS = ("received_finish_reason", "intermittent_finish_reason")
@@ -139,7 +139,7 @@ class CloudStream:
         return b"data: " + orjson.dumps(document) + b"\n\n"
 
     def _keep_usage(self, document: dict[str, Any]) -> None:
-        self.usage = usage_of_object(document)
+        self.usage = usage_from(document.get("usage") or {})
         self._usage_event = b"data: " + orjson.dumps(document) + b"\n\n"
 
     def _check_finish(self) -> None:

@@ -57,7 +57,7 @@ class Ladder:
 
 class Dispatcher:
     """`upstreams` maps a replica's id (a cloud model's name) to its Upstream; `draw` gives
-    uniform numbers in [0, 1)."""
+    uniform numbers in [0, 1); `message_status` is what a client gets when nobody can answer."""
 
     def __init__(
         self,
@@ -69,10 +69,12 @@ class Dispatcher:
         draw: Callable[[], float],
         budget: RetryBudget,
         ladder: Ladder | None = None,
+        message_status: int = 503,
     ) -> None:
         self.fleet, self.upstreams, self.policies = fleet, upstreams, policies
         self.clock, self.draw, self.budget = clock, draw, budget
         self.ladder = ladder or Ladder()
+        self._message_status = message_status
         self.sequences: Counter[str] = Counter()
 
     async def open(self, call: Call, decision: TierDecision, trace: Trace) -> Answer:
@@ -85,11 +87,20 @@ class Dispatcher:
             return await search.attempt()
         except UpstreamError as error:
             if not search.goes_on(error):
-                raise _final(error) from error
+                raise self._final(error) from error
         try:
             return await self._retrying(search)(search.attempt)
         except UpstreamError as error:
-            raise _final(error) from error
+            raise self._final(error) from error
+
+    def no_capacity(self, message: str) -> NoCapacity:
+        return NoCapacity(message, status=self._message_status)
+
+    def _final(self, error: UpstreamError) -> GatewayError:
+        """What the client is told once nobody is left to ask."""
+        if isinstance(error, Refused):
+            return self.no_capacity("No replica or cloud model could be reached.")
+        return error
 
     def _retrying(self, search: _Search) -> AsyncRetrying:
         return AsyncRetrying(
@@ -142,7 +153,9 @@ class _Search:
         """Sends the call to the picked candidate."""
         target, self._target = self._target, None
         if target is None:
-            raise NoCapacity("No replica or cloud model can take this request now.")
+            raise self._dispatcher.no_capacity(
+                "No replica or cloud model can take this request now."
+            )
         self._tried.add(target.replica)
         self._trace.attempts += 1
         dispatcher = self._dispatcher
@@ -257,13 +270,6 @@ class LeasedAnswer:
             # Closed before its end without a fault: the client left.
             left = None if self._ended else asyncio.CancelledError()
             self._lease.finish(self._error or left)
-
-
-def _final(error: UpstreamError) -> GatewayError:
-    """What the client is told once nobody is left to ask."""
-    if isinstance(error, Refused):
-        return NoCapacity("No replica or cloud model could be reached.")
-    return error
 
 
 def _reason(error: UpstreamError) -> str:

@@ -21,10 +21,10 @@ import orjson
 from tierway.policies.errors import BrokenStream, Rejected, UpstreamError, UpstreamTimeout
 from tierway.policies.protocols import Clock
 from tierway.policies.types import Call, Head, Headers, Model, Source, Usage, WireName
+from tierway.policies.usage import usage_of
 from tierway.router.splice import upstream_body
 from tierway.router.sse import Framer, error_of, has_first_token, rejection
 from tierway.router.transport import Origin, Response, Transport
-from tierway.router.usage import usage_of_event, usage_of_object
 
 _PATHS: Mapping[WireName, bytes] = {
     "chat": b"/chat/completions",
@@ -225,7 +225,7 @@ class StreamAnswer:
         if self._ended:
             return
         self._ended = True
-        self.usage = usage_of_event(self._framer.usage_event)
+        self.usage = usage_of(self._framer.usage_event)
         try:
             async with asyncio.timeout(_DRAIN_S):
                 while await self._response.read():
@@ -246,7 +246,7 @@ def _whole(call: Call, source: Source, body: bytes, content_type: bytes) -> Whol
     if error is not None:
         raise rejection(error)
     head = Head(200, ((b"content-type", content_type or _JSON),), _wire(call), stream=False)
-    return WholeAnswer(head, source, body, usage_of_object(document))
+    return WholeAnswer(head, source, body, usage_of(body))
 
 
 def _wire(call: Call) -> WireName:

@@ -16,6 +16,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+
 from tierway.cache import encoder_client
 from tierway.cache.embedders import (
     BuiltinEmbedder,

@@ -13,10 +13,11 @@ from hypothesis import strategies as st
 from openai.types import Completion
 from openai.types.chat import ChatCompletion, ChatCompletionChunk
 
-from tierway.cache.assemble import assemble, usage_of
+from tierway.cache.assemble import assemble
 from tierway.cache.replay import as_events, as_json, as_stored, fast_cached_json
 from tierway.policies.errors import CacheError
 from tierway.policies.types import Usage
+from tierway.policies.usage import usage_of
 
 USAGE = {"prompt_tokens": 9, "completion_tokens": 2, "total_tokens": 11}
 DONE = b"data: [DONE]\n\n"
