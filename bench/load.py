@@ -124,12 +124,12 @@ def _parser() -> argparse.ArgumentParser:
     )
     parser.add_argument("--url", required=True, help="base address, with or without its /v1")
     parser.add_argument("--model", required=True, help="the model to ask for")
-    parser.add_argument("--concurrency", type=_positive, default=8, help="busy clients (8)")
-    parser.add_argument("--requests", type=_positive, default=200, help="in all (200)")
+    parser.add_argument("--concurrency", type=positive, default=8, help="busy clients (8)")
+    parser.add_argument("--requests", type=positive, default=200, help="in all (200)")
     parser.add_argument("--stream", action="store_true", help="ask for streams")
     parser.add_argument("--same", action="store_true", help="ask one question again and again")
     parser.add_argument("--prompt-file", type=Path, help="one question a line, asked in turn")
-    parser.add_argument("--max-tokens", type=_positive, help="per answer")
+    parser.add_argument("--max-tokens", type=positive, help="per answer")
     parser.add_argument("--timeout-s", type=_seconds, default=600.0, help="per answer (600)")
     parser.add_argument("--seed", type=int, help="of the made questions")
     parser.add_argument("--api-key-env", metavar="NAME", help="variable that holds the API key")
@@ -137,7 +137,8 @@ def _parser() -> argparse.ArgumentParser:
     return parser
 
 
-def _positive(text: str) -> int:
+def positive(text: str) -> int:
+    """For argparse."""
     value = int(text) if text.isdigit() else 0
     if value < 1:
         raise argparse.ArgumentTypeError(f"{text!r}: a whole number from 1 on is needed")

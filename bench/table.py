@@ -1,0 +1,110 @@
+"""All benchmarks of the project that need nothing but this machine, in one table.
+
+Each runs in a process of its own, one after the other, so that none takes CPU from the next, and
+tells its figures as JSON. Figures of CPU time hardly depend on the neighbours' load; compare by
+the last column, not with another machine.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import subprocess
+import sys
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+from tierway.bench.gateway_process import environment
+
+
+class Row(NamedTuple):
+    name: str
+    figure: str
+    unit: str
+    against: str
+
+
+@dataclass(frozen=True, slots=True)
+class Benchmark:
+    """A module to run with `--json`, and its rows; `quick` makes it short and coarse."""
+
+    module: str
+    quick: tuple[str, ...]
+    rows: Callable[[dict[str, Any]], list[Row]]
+
+
+def _road(found: dict[str, Any]) -> list[Row]:
+    rows = []
+    for row in found["rows"]:
+        against = f"{row['ratio']} x bare relay"
+        if row.get("as_meant", 1.0) != 1.0:
+            against += f", {100 * row['as_meant']:.0f} % were that"
+        rows.append(Row(row["name"], f"{row['cpu_us']:.0f}", f"us CPU/{row['per']}", against))
+    return rows
+
+
+def _startup(found: dict[str, Any]) -> list[Row]:
+    return [
+        Row(name, f"{seconds:.2f}", "s CPU", "" if name.startswith("bare") else "0.5 at most")
+        for name, seconds in found["cpu_s"].items()
+    ]
+
+
+BENCHMARKS = (
+    Benchmark("tierway.bench.startup", ("--runs", "1"), _startup),
+    Benchmark(
+        "tierway.bench.road",
+        (
+            *("--rounds", "1", "--requests", "200", "--hits", "200", "--misses", "30"),
+            *("--streams", "4", "--tokens", "50"),
+        ),
+        _road,
+    ),
+)
+
+
+def run(benchmark: Benchmark, *, quick: bool) -> list[Row]:
+    """One benchmark's rows; raises RuntimeError when it fails."""
+    more = benchmark.quick if quick else ()
+    done = subprocess.run(
+        [sys.executable, "-P", "-m", benchmark.module, "--json", *more],
+        env=environment(),
+        stdout=subprocess.PIPE,
+        text=True,
+        check=False,
+    )
+    if done.returncode:
+        raise RuntimeError(f"{benchmark.module} failed ({done.returncode})")
+    return benchmark.rows(json.loads(done.stdout))
+
+
+def layout(rows: Sequence[Row]) -> str:
+    """The table: the figures right-aligned, everything else left."""
+    lines = [Row("benchmark", "figure", "unit", "against"), *rows]
+    name, figure, unit = (max(len(line[column]) for line in lines) for column in range(3))
+    form = f"{{:<{name}}}  {{:>{figure}}}  {{:<{unit}}}  {{}}"
+    return "\n".join(form.format(*line).rstrip() for line in lines)
+
+
+def main(argv: Sequence[str], benchmarks: Sequence[Benchmark] = BENCHMARKS) -> int:
+    """Exit status: 0 measured, 1 a benchmark failed (the others are shown), 2 wrong use."""
+    parser = argparse.ArgumentParser(prog="table", description=(__doc__ or "").splitlines()[0])
+    parser.add_argument("--quick", action="store_true", help="coarse figures in half a minute")
+    options = parser.parse_args(argv)
+    rows: list[Row] = []
+    failed = False
+    for benchmark in benchmarks:
+        if sys.stderr.isatty():
+            print(f"{benchmark.module} ...", file=sys.stderr)
+        try:
+            rows += run(benchmark, quick=options.quick)
+        except RuntimeError as error:
+            print(f"table: {error}", file=sys.stderr)
+            failed = True
+    print(layout(rows))
+    return 1 if failed else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))
