@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from tierway.policies.protocols import Entry, VectorIndex
-from tierway.policies.questions import Features, features
+from tierway.policies.questions import Features
 from tierway.policies.types import Source
 
 if TYPE_CHECKING:
@@ -91,11 +91,11 @@ class Holding:
             self.drop(next(iter(self._by_id)))
         return held
 
-    def attach(self, held: Held, question: str, vector: Vectors) -> None:
+    def attach(self, held: Held, asked: Features, vector: Vectors) -> None:
         """Makes an entry findable by meaning, once. ValueError for a vector that is none."""
         if held.features is None and self._by_key.get(held.key) is held:
             self._index.add(held.partition, held.key, vector)
-            held.features = features(question)
+            held.features = asked
 
     def drop(self, entry_id: str) -> bool:
         """Forgets an entry; False if it was not held."""

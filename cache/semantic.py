@@ -28,7 +28,7 @@ from tierway.policies.cacheability import Plan
 from tierway.policies.equivalence import Equivalence
 from tierway.policies.errors import CacheError
 from tierway.policies.protocols import CacheStore, Clock, Embedder, Entry, VectorIndex
-from tierway.policies.questions import features, personal, self_contained
+from tierway.policies.questions import Features, features, personal, self_contained
 from tierway.policies.types import Call, Source
 
 if TYPE_CHECKING:
@@ -44,7 +44,11 @@ _PARTITIONS_KNOWN = 100_000
 
 @dataclass(frozen=True, slots=True)
 class Limits:
+    """`encode_deadline_s` is for a request that waits, `batch_deadline_s` for the vectors of
+    what is stored behind the requests."""
+
     encode_deadline_s: float = 0.25
+    batch_deadline_s: float = 10.0
     answers_bytes: int = 64 << 20
     entries: int = 1_000_000
 
@@ -62,11 +66,12 @@ class Hit:
 
 @dataclass(frozen=True, slots=True)
 class Found:
-    """What a lookup came to: a hit, or why not; the vector, when the text was encoded."""
+    """What a lookup came to: a hit, or why not; what was made of the question on the way."""
 
     hit: Hit | None
     reason: str
     vector: Vectors | None = None
+    features: Features | None = None
 
 
 class SemanticCache:
@@ -92,7 +97,14 @@ class SemanticCache:
         self._holding = Holding(
             index, entries=self._limits.entries, answers_bytes=self._limits.answers_bytes
         )
-        self._upkeep = Upkeep(store, self._holding, embedder, self.faults, wall)
+        self._upkeep = Upkeep(
+            store,
+            self._holding,
+            embedder,
+            self.faults,
+            wall,
+            encode_deadline_s=self._limits.batch_deadline_s,
+        )
 
     async def start(self) -> None:
         """Takes in what the store holds, then keeps up with it."""
@@ -140,11 +152,11 @@ class SemanticCache:
         plan: Plan,
         source: Source,
         answer: Mapping[str, Any],
-        vector: Vectors | None,
+        found: Found | None,
     ) -> str:
         """Stores an answer: at once for exact lookups here, in the background for the rest.
 
-        Returns the entry's id. `vector` is the question's, when the lookup already made it.
+        Returns the entry's id. `found` is what the lookup before came to.
         """
         now_at = self._wall()
         entry = Entry(
@@ -166,7 +178,9 @@ class SemanticCache:
         )
         self._holding.hold(entry)
         self._holding.answers.put(entry.id, entry.answer)
-        self._upkeep.submit(Job(entry, vector, self._wants_vector(call, mark)))
+        wants_vector = self._wants_vector(call, mark)
+        vector, asked = (found.vector, found.features) if found else (None, None)
+        self._upkeep.submit(Job(entry, wants_vector, vector, asked))
         return entry.id
 
     async def delete(self, entry_ids: Sequence[str]) -> int:
@@ -225,10 +239,10 @@ class SemanticCache:
         assert self._embedder is not None
         asked = features(mark.question)
         if not self._equivalence.calibrated(self._embedder.id, asked.language):
-            return Found(None, "uncalibrated")
+            return Found(None, "uncalibrated", features=asked)
         vector = await self._encode(mark.question)
         if vector is None:
-            return Found(None, "encoder")
+            return Found(None, "encoder", features=asked)
         why_not = "nothing-near"
         for key, cosine in await self._search(mark.partition, vector):
             held = self._holding.by_key(key)
@@ -247,8 +261,8 @@ class SemanticCache:
             elif not serves(held.source.tier, held.source.probabilities):
                 why_not = "tier"
             elif (hit := await self._hit(held, cosine)) is not None:
-                return Found(hit, verdict.reason, vector)
-        return Found(None, why_not, vector)
+                return Found(hit, verdict.reason, vector, asked)
+        return Found(None, why_not, vector, asked)
 
     async def _search(self, partition: bytes, vector: Vectors) -> list[tuple[int, float]]:
         if self._index.size(partition) > LARGE_PARTITION:
@@ -264,7 +278,7 @@ class SemanticCache:
         except TimeoutError:
             self.faults.add("encoder-slow")
             return None
-        except CacheError as error:
+        except Exception as error:  # border: an embedder may be anybody's code
             self.faults.add("encoder", error)
             return None
         if not np.isfinite(row).all():

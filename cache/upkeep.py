@@ -7,6 +7,7 @@ store or of the encoder is counted and said once in a while, and the entry stays
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
 from collections import Counter
 from collections.abc import Awaitable, Callable
@@ -19,6 +20,7 @@ from tierway.cache.holding import Holding
 from tierway.cache.store import is_reset
 from tierway.policies.errors import CacheError
 from tierway.policies.protocols import CacheStore, Change, Clock, Embedder, Entry
+from tierway.policies.questions import Features, features
 
 if TYPE_CHECKING:
     from tierway.policies.protocols import Vectors
@@ -28,6 +30,7 @@ logger = logging.getLogger(__name__)
 FOLLOW_EVERY_S = 0.25  # a deletion elsewhere acts here within a second, with room for a slow disk
 REAP_EVERY_S = 30.0
 STALE_GRACE_S = 3600.0  # expired answers stay so long for the case that nobody else can answer
+CLOSE_WITHIN_S = 5.0
 _BATCH = 32
 
 
@@ -45,12 +48,13 @@ class Faults:
 
 @dataclass(frozen=True, slots=True)
 class Job:
-    """An entry to store. `vector` is its question's if there is one already, `wants_vector`
-    tells whether it should get one."""
+    """An entry to store, whether its question should get a vector, and what was already made
+    of the question."""
 
     entry: Entry
-    vector: Vectors | None
     wants_vector: bool
+    vector: Vectors | None = None
+    features: Features | None = None
 
 
 class Upkeep:
@@ -61,9 +65,12 @@ class Upkeep:
         embedder: Embedder | None,
         faults: Faults,
         wall: Clock,
+        *,
+        encode_deadline_s: float = 10.0,
     ) -> None:
         self._store, self._holding, self._embedder = store, holding, embedder
         self._faults, self._wall = faults, wall
+        self._encode_deadline_s = encode_deadline_s
         self._queue: asyncio.Queue[Job] = asyncio.Queue()
         self._tasks: list[asyncio.Task[None]] = []
         self._sequence = 0
@@ -82,9 +89,10 @@ class Upkeep:
         ]
 
     async def aclose(self) -> None:
-        """Writes what is queued, then ends."""
+        """Writes what is queued, for a bounded time, then ends."""
         if self._tasks:
-            await self._queue.join()
+            with contextlib.suppress(TimeoutError):
+                await asyncio.wait_for(self._queue.join(), CLOSE_WITHIN_S)
         for task in self._tasks:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
@@ -119,7 +127,8 @@ class Upkeep:
             held = self._holding.hold(entry)
             embedder = self._embedder
             if held and entry.vector and embedder and entry.encoder == embedder.id:
-                self._holding.attach(held, entry.question, np.frombuffer(entry.vector, "<f4"))
+                vector = np.frombuffer(entry.vector, "<f4")
+                self._holding.attach(held, features(entry.question), vector)
 
     async def _write_forever(self) -> None:
         while True:
@@ -141,7 +150,7 @@ class Upkeep:
             if held is None:
                 continue  # deleted or replaced meanwhile
             if vector is not None and self._embedder is not None:
-                self._holding.attach(held, entry.question, vector)
+                self._holding.attach(held, job.features or features(entry.question), vector)
                 raw = vector.astype("<f4").tobytes()
                 entry = replace(entry, encoder=self._embedder.id, vector=raw)
             try:
@@ -156,8 +165,12 @@ class Upkeep:
         if not wanted or self._embedder is None:
             return found
         try:
-            rows = await self._embedder.encode([jobs[at].entry.question for at in wanted])
-        except CacheError as error:
+            async with asyncio.timeout(self._encode_deadline_s):
+                rows = await self._embedder.encode([jobs[at].entry.question for at in wanted])
+        except TimeoutError:
+            self._faults.add("encoder-slow")
+            return found
+        except Exception as error:  # border: an embedder may be anybody's code
             self._faults.add("encoder", error)
             return found
         for at, row in zip(wanted, rows, strict=True):

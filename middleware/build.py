@@ -117,6 +117,9 @@ async def _assemble(
     stage = await _cache_stage(settings, stack)
     pipeline = Pipeline(router, dispatcher, stage, clock=clock)
     if live:
+        for upstream in dispatcher.upstreams.values():
+            if warm := getattr(upstream, "warm", None):
+                stack.callback(asyncio.ensure_future(warm()).cancel)
         poller = Poller(fleet, HttpProbe(transport), clock=clock)
         poller.start()
         stack.push_async_callback(poller.aclose)

@@ -36,7 +36,7 @@ from tierway.router.dispatch import Dispatcher
 from tierway.router.route import Pick, TierRouter
 
 if TYPE_CHECKING:
-    from tierway.policies.protocols import Vectors
+    pass
 
 _BYPASS = Plan(lookup=False, store=False, join=False, reason="key")
 
@@ -57,7 +57,7 @@ class _Lookup:
 
     plan: Plan
     mark: Fingerprint
-    vector: Vectors | None = None
+    found: Found | None = None
 
 
 class Pipeline:
@@ -137,7 +137,7 @@ class Pipeline:
         found = await self._stage.cache.find(
             call, look.mark, look.plan, self._router.serves_for(call)
         )
-        look.vector = found.vector
+        look.found = found
         trace.cache_reason = found.reason
         if found.reason == "encoder":
             trace.cache = "bypass"
@@ -169,7 +169,7 @@ class Pipeline:
 
     async def _open(self, call: Call, pick: Pick, look: _Lookup, trace: Trace) -> Answer:
         began = self._clock()
-        decision = self._router.decide(call, pick, look.vector)
+        decision = self._router.decide(call, pick, look.found.vector if look.found else None)
         trace.route_reason, trace.excluded = decision.reason, decision.excluded
         trace.probabilities = decision.probabilities
         trace.stage("route", self._clock() - began)
@@ -182,7 +182,7 @@ class Pipeline:
         complete = _complete(answer, body)
         if complete is None or storable(complete, answer.head.wire) is not None:
             return
-        self._stage.cache.keep(call, look.mark, look.plan, answer.source, complete, look.vector)
+        self._stage.cache.keep(call, look.mark, look.plan, answer.source, complete, look.found)
 
     async def _stale(self, look: _Lookup, error: GatewayError) -> Hit | None:
         plan = look.plan
