@@ -73,8 +73,9 @@ def _add_handlers(app: FastAPI) -> None:
 
     @app.exception_handler(GatewayError)
     async def failed(_: Request, error: GatewayError) -> JSONResponse:
-        status = 400 if error.source == "configuration" else error.status
-        return JSONResponse(openai_error(error.type, error.public, code=error.code), status)
+        wrong = error.source == "configuration"
+        kind, status = ("invalid_request_error", 400) if wrong else (error.type, error.status)
+        return JSONResponse(openai_error(kind, error.public, code=error.code), status)
 
 
 def _add_reads(app: FastAPI, parts: Any, needs: Any) -> None:

@@ -102,6 +102,7 @@ class Edge:
             default_timeout_s=self._limits.total_timeout_s,
         )
         trace.requested_model, trace.stream = call.model, call.stream
+        reply.debug = call.controls.debug
         watch.start()
         if call.stream:
             reply.commit_after(self._limits.commit_after_s)

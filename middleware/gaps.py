@@ -21,7 +21,6 @@ class Gap:
 
 
 _UNENFORCED = "not enforced in this version"
-_PLAIN_LATER = ("weighted_least_request", "power_of_two")
 _AWARE_LATER = ("global_least_request", "prefix", "gpu", "predicted_latency")
 _PLACEMENT_LATER = ("prefer_cloud", "cheapest")
 GAPS = (
@@ -36,8 +35,7 @@ GAPS = (
     Gap("cache.second_opinion.kind", ("cross_encoder", "tier")),
     Gap("models.*.kind", ("rerank",)),
     Gap("models.*.replicas.*.telemetry", warning="not read in this version"),
-    Gap("tiers.*.policy", _PLAIN_LATER + _AWARE_LATER),
-    Gap("tiers.*.plain_policy", _PLAIN_LATER),
+    Gap("tiers.*.policy", _AWARE_LATER),
     Gap("fleet.allowed_networks"),
     Gap("plugins"),
     Gap("router.mode", ("observe", "off")),

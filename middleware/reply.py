@@ -41,7 +41,6 @@ class Reply:
     async def send_answer(self, call: Call, answer: Answer) -> None:
         """Sends the answer to its end. A fault after the first byte becomes an error event;
         the stream then ends without `[DONE]`."""
-        self.debug = call.controls.debug
         await self._settle()
         self.trace.status, self.trace.outcome = answer.head.status, "ok"
         if answer.head.stream:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import gc
+import logging
 import os
 import secrets
 import socket
@@ -33,6 +34,17 @@ class _MainServer(uvicorn.Server):
             self._captured_signals.clear()
 
 
+def _log_to_stderr() -> None:
+    """Warnings of everybody, and one line for each request."""
+    logging.basicConfig(stream=sys.stderr, format="%(levelname)s %(name)s: %(message)s")
+    handler = logging.StreamHandler(sys.stderr)
+    handler.setFormatter(logging.Formatter("%(message)s"))
+    requests = logging.getLogger("tierway.requests")
+    requests.addHandler(handler)
+    requests.setLevel(logging.INFO)
+    requests.propagate = False
+
+
 class _AdminServer(uvicorn.Server):
     """A server that leaves signals to the main one."""
 
@@ -43,6 +55,7 @@ class _AdminServer(uvicorn.Server):
 
 def serve(settings: Settings | None, *, host: str, port: int, admin: tuple[str, int]) -> int:
     """Serves until SIGINT or SIGTERM; the exit code. None serves the embedded demo."""
+    _log_to_stderr()
     environ = dict(os.environ)
     made_key = not environ.get(ADMIN_KEY)
     if made_key:
