@@ -15,6 +15,16 @@ from e2e.servers import GatewayProcess, configuration, engines, gateway
 _numbers = itertools.count(1)
 
 
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Tests of a real model run only when asked for with `-m real`."""
+    if "real" in config.getoption("markexpr"):
+        return
+    left_out = [item for item in items if item.get_closest_marker("real")]
+    if left_out:
+        config.hook.pytest_deselected(items=left_out)
+        items[:] = [item for item in items if item not in left_out]
+
+
 @dataclass(frozen=True, slots=True)
 class EngineUrls:
     """The addresses of the simulated engines, by tier."""
