@@ -22,7 +22,7 @@ check: $(VENV)/.tested
 
 # Changes in the sources show at once; a new file wants another `make dev`.
 dev: $(VENV)/.test-dependencies
-	$(BIN)/python -m pip install -q --no-deps --config-settings editable_mode=strict -e .
+	$(BIN)/python -m pip install -qq --no-deps --config-settings editable_mode=strict -e .
 	touch $(VENV)/.dev
 
 bench: $(VENV)/.tested
@@ -46,18 +46,18 @@ $(BIN)/python:
 FILES := $(shell find $(SOURCES) -type f -not -name '*.pyc' 2>/dev/null) pyproject.toml
 
 $(VENV)/.dependencies: $(BIN)/python requirements.lock
-	$(BIN)/python -m pip install -q --require-hashes -r requirements.lock
+	$(BIN)/python -m pip install -qq --require-hashes -r requirements.lock
 	touch $@
 
 $(VENV)/.test-dependencies: $(BIN)/python requirements-test.lock
-	$(BIN)/python -m pip install -q --require-hashes -r requirements-test.lock
+	$(BIN)/python -m pip install -qq --require-hashes -r requirements-test.lock
 	touch $@
 
 # An editable install (make dev) stays; otherwise what runs is a copy of the sources as they are.
 $(VENV)/.installed: $(VENV)/.dependencies $(FILES)
-	test -e $(VENV)/.dev || $(BIN)/python -m pip install -q --no-deps .
+	test -e $(VENV)/.dev || $(BIN)/python -m pip install -qq --no-deps .
 	touch $@
 
 $(VENV)/.tested: $(VENV)/.test-dependencies $(FILES)
-	test -e $(VENV)/.dev || $(BIN)/python -m pip install -q --no-deps .
+	test -e $(VENV)/.dev || $(BIN)/python -m pip install -qq --no-deps .
 	touch $@

@@ -16,8 +16,8 @@ cp -r pyproject.toml README.md LICENSE middleware cache router policies bench "$
 
 "$python" -m venv "$scratch/venv"
 fresh="$scratch/venv/bin"
-"$fresh/python" -m pip install -q --require-hashes -r requirements.lock
-"$fresh/python" -m pip install -q --no-deps "$scratch"/dist/tierway-*.whl
+"$fresh/python" -m pip install -qq --require-hashes -r requirements.lock
+"$fresh/python" -m pip install -qq --no-deps "$scratch"/dist/tierway-*.whl
 "$fresh/python" -m pip check
 
 cp -r tests/wheel_app "$scratch/app"

@@ -14,6 +14,7 @@ from typing import Any
 import orjson
 import pytest
 from fakes import completion, stream_of
+
 from tierway.middleware import Gateway
 
 PASS_THROUGH = 300
