@@ -34,13 +34,13 @@ class SameForAll(ScriptedEmbedder):
 
 
 class Sleeping(ScriptedEmbedder):
-    """Never answers the second text."""
+    """Answers the first text and then never again."""
 
     def __init__(self) -> None:
         super().__init__({}, id=encoder_id(), otherwise=_same, before=self._stuck)
 
     async def _stuck(self) -> None:
-        if len(self.texts) == 2:
+        if len(self.texts) > 1:
             await _never()
 
 
