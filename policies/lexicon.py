@@ -8,11 +8,20 @@ for these tables.
 from __future__ import annotations
 
 import re
+from collections.abc import Iterable
 
 
 def entries(table: str) -> list[str]:
     """The entries of a table that is written as text, separated by white space."""
     return table.split()
+
+
+def by_sign(words: Iterable[str]) -> dict[str, tuple[str, ...]]:
+    """First character -> the words that begin with it, in their order."""
+    found: dict[str, tuple[str, ...]] = {}
+    for word in words:
+        found[word[0]] = (*found.get(word[0], ()), word)
+    return found
 
 
 def axes(rows: list[str]) -> dict[str, frozenset[tuple[int, int]]]:
@@ -29,6 +38,7 @@ def axes(rows: list[str]) -> dict[str, frozenset[tuple[int, int]]]:
 
 _CJK = re.compile(r"[\u3400-\u4dbf\u4e00-\u9fff]")
 _OTHER_SCRIPT = re.compile(r"[\u0370-\u1fff\u3040-\u30ff\u31f0-\u31ff\uac00-\ud7af\uff66-\uff9d]")
+_ASCII_WORD = re.compile(r"[a-z']+")
 _LATIN_WORD = re.compile(r"[a-z\u00c0-\u024f']+", re.IGNORECASE)
 _TRADITIONAL = frozenset(
     "麼嗎們個這裡樣為麽國學會說時間電腦網買賣錢開關從後來過還沒東車門問題話對點"
@@ -56,15 +66,19 @@ _FOREIGN = frozenset(
 def language_of(text: str) -> str:
     """`en`, `zh`, or "" for everything that the lists below know nothing about: other
     languages, mixtures, traditional characters (its answers are written differently)."""
-    chinese = _CJK.findall(text)
+    if text.isascii():
+        return _latin(_ASCII_WORD.findall(text.lower()))
     if _OTHER_SCRIPT.search(text):
         return ""
-    words = [word.lower() for word in _LATIN_WORD.findall(text)]
-    if chinese:
-        traditional = any(character in _TRADITIONAL for character in chinese)
-        return "zh" if len(chinese) >= len(words) and not traditional else ""
-    english = sum(word in _ENGLISH for word in words)
-    foreign = sum(word in _FOREIGN or not word.isascii() for word in words)
+    words = _LATIN_WORD.findall(text)
+    if chinese := _CJK.findall(text):
+        return "zh" if len(chinese) >= len(words) and _TRADITIONAL.isdisjoint(chinese) else ""
+    return _latin([word.lower() for word in words])
+
+
+def _latin(words: list[str]) -> str:
+    english = len([word for word in words if word in _ENGLISH])
+    foreign = len([word for word in words if word in _FOREIGN or not word.isascii()])
     if not words or foreign > english or (not english and len(words) > 3):
         return ""
     return "en"
@@ -123,7 +137,7 @@ TIME_SENSITIVE = re.compile(
     r"天气|气温|新闻|股价|股票|油价|金价|价格|汇率|利率|比分|路况|几点了|多少钱|行情|排行|热搜",
     re.IGNORECASE,
 )
-ARITHMETIC = re.compile(
+_ARITHMETIC = re.compile(
     r"\d\s*(?:[+*×÷^=]|/(?!\d+/)|\s-\s|\bx\b|plus|minus|times|divided by|multiplied by|mod|加|"
     r"减|乘|除以|乘以|的平方|的立方)\s*(?:\d|$|[(（])|"
     r"[零一二三四五六七八九十百千万]\s*(?:加|减|乘以?|除以)\s*[零一二三四五六七八九十百千万]|"
@@ -134,3 +148,27 @@ ARITHMETIC = re.compile(
     r"divided by) \w+",
     re.IGNORECASE,
 )
+# Every match holds one of these words, or a digit and one of these signs.
+_ARITHMETIC_WORDS = entries("""
+    plus minus times divided calculate compute solve evaluate factorial derivative integrate
+    加 减 乘 除以 计算 等于 求解 解方程
+    """)
+_ARITHMETIC_SIGNS = entries("+ * × ÷ ^ = / - % x mod multiplied square cube 平方 立方")
+_DIGIT = re.compile(r"\d")
+
+
+def arithmetic(text: str) -> bool:
+    """True when the question is a sum to do, which no other sum's answer serves."""
+    # The pattern, which ignores case, also takes dotless and dotted capital I for i.
+    lowered = text.lower().replace("\u0131", "i").replace("i\u0307", "i")
+    marked = _any_in(_ARITHMETIC_WORDS, lowered) or (
+        _DIGIT.search(text) and _any_in(_ARITHMETIC_SIGNS, lowered)
+    )
+    return bool(marked and _ARITHMETIC.search(text))
+
+
+def _any_in(marks: Iterable[str], text: str) -> bool:
+    for mark in marks:  # noqa: SIM110 - any() over a generator takes twice as long
+        if mark in text:
+            return True
+    return False

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import re
-
 from tierway.policies.lexicon import axes, entries
 
 # Axes of polarity, side:side, with the words that stand on each.
@@ -52,112 +50,6 @@ NEGATIONS = frozenset(
     not no never without cannot nor none nothing neither nobody except unless avoid prevent
     """)
 )
-
-# Rewritten in order; each leaves one of the question words behind that questions.py knows.
-_PHRASES: tuple[tuple[str, str], ...] = (
-    (r"[’`´]", "'"),
-    (r"\bcan't\b", "can not"),
-    (r"\bwon't\b", "will not"),
-    (r"n't\b", " not"),
-    (r"\b(do|ca|is|does|did|wo|are|was|have|should)nt\b", r"\1 not"),
-    (r"\bcannot\b", "can not"),
-    (r"\b(what|who|where|when|how|why|that|there|it|he|she|here)'?s\b", r"\1 is"),
-    (r"'re\b", " are"),
-    (r"\bi'm\b|\bim\b", "i am"),
-    (r"'ve\b", " have"),
-    (r"'ll\b", " will"),
-    (r"'d\b", " would"),
-    (r"'s?\b|s'(?=\s)", " "),
-    (r"\b(?:u\.s\.a?\.?|the united states(?: of america)?|america|usa)(?![\w.])", "usa"),
-    (r"\b(?:u\.k\.?|united kingdom|great britain)(?![\w.])", "uk"),
-    (r"\bartificial intelligence\b", "ai"),
-    (r"\bmachine learning\b", "ml"),
-    (r"\b(?:hi|hello|hey|please|pls|plz|kindly|thanks|thank you|thx)\b", " "),
-    (
-        r"\b(?:can|could|would|will) (?:you|anyone|somebody|someone) (?:please )?"
-        r"(?=(?:tell|explain|help|show|give|let|list|name|describe)\b)",
-        " ",
-    ),
-    (r"\bi (?:want|need|would like|wanted|wish) to (?:know|ask|find out|understand)\b", " "),
-    (r"\b(?:i was |i am )?(?:just )?wondering(?: if)?\b", " "),
-    (r"\bdo you (?:happen to )?know\b|\bany (?:idea|ideas)\b", " "),
-    (r"\blet me know\b|\bhelp me (?:to )?(?:understand|find|know)\b", " "),
-    (r"\b(?:tell|show|give)(?: me| us)?(?: about)?(?= (?:the|a|an|all|some)\b)", " what "),
-    (r"\b(?:tell|show) (?:me|us)(?: about)?\b", " "),
-    (
-        r"\bhow come\b|\bfor what reasons?\b|\bwhat (?:is|are|was|were) the (?:main |"
-        r"real )?reasons? "
-        r"(?:for|of|behind|that|why)\b|\bwhat makes\b",
-        "why",
-    ),
-    (
-        r"\bwhat (?:is|are) (?:the |a |an |some |any |your )?(?:of the )?(?:best |good |"
-        r"possible |proper |right |"
-        r"correct |recommended |usual )*(?:way|ways|method|methods|steps|procedure|process|"
-        r"approach|approaches) "
-        r"(?:to|of|for|in which)\b",
-        "how",
-    ),
-    (
-        r"\bwhat (?:is|are) (?:the |a |an |some )?(\w+est|most \w+) (?:way|ways|method|"
-        r"methods) (?:to|of|for)\b",
-        r"how \1",
-    ),
-    (
-        r"\bwhat (?:should|can|could|must|do|would) (?:i|we|you|one|someone|"
-        r"people) (?:need to |have to )?do "
-        r"(?:to|in order to|so that)\b",
-        "how",
-    ),
-    (
-        r"\b(?:is there|are there) (?:a|an|any|some) (?:good |easy |possible )?(?:way|ways|"
-        r"method|trick) "
-        r"(?:to|of|for|that)\b",
-        "how",
-    ),
-    (
-        r"\bhow (?:do|can|could|should|would|might|may|shall|will|did) "
-        r"(?:i|we|you|one|someone|somebody|people|a person|anyone)(?: go about| be able to|"
-        r" actually| best)?\b",
-        "how",
-    ),
-    (r"\bhow does (?:one|someone|a person)\b", "how"),
-    (r"\bhow (?:to|is it possible to)\b|\bways? to\b(?=.)", "how"),
-    (r"\bwhat does (.+?) (?:stand for|mean)\b", r"what meaning \1"),
-    (
-        r"\bwhat (?:is|are) (?:the )?(?:meaning|definition)s? of(?: the)?(?: word| term)?\b|"
-        r"\bdefine\b|"
-        r"\bwhat is meant by\b",
-        "what meaning",
-    ),
-    (r"\b(?:what|how much) (?:is|are) (?:the )?(?:price|cost)s? (?:of|for)\b", "howmuch cost"),
-    (r"\bhow much (?:do|does|did|will|would) (.+?) cost\b", r"howmuch cost \1"),
-    (
-        r"\bhow (many|much|long|old|far|often|tall|big|high|deep|fast|large|heavy|expensive)\b",
-        r"how\1",
-    ),
-    (r"\bwhat (?:is|are) the (?:total )?number of\b", "howmany"),
-    (
-        r"\b(?:at )?what time\b|\b(?:in|on|during|at)? ?(?:what|which) (?:year|date|day|month)\b",
-        "when",
-    ),
-    (r"\b(?:in|at|to|from)? ?(?:what|which) (?:place|location)\b", "where"),
-    (r"\bwhich (?:is|are|one is)\b", "what is"),
-    (r"\bin order to\b", "to"),
-    (r"\bget rid of\b", "remove"),
-    (r"\bmak(?:e|ing) (?=(?:\w+ )?money\b)", "earn "),
-    (r"\b(?:tell|find out|know) (?:if|whether|that)\b", "know"),
-    (r"\bturn(ing|ed)? (on|off)\b", r"turn \2"),
-    (r"\b(?:switch|turn|power) (\w+ \w+ |\w+ )(on|off)\b", r"turn \2 \1"),
-    (r"\bswitch (on|off)\b", r"turn \1"),
-    (r"\blog ?in(?:to)?\b|\bsign ?in\b", "login"),
-    (r"\blog ?out\b|\bsign ?out\b", "logout"),
-    (r"\bsign ?up\b", "register"),
-    (r"\ba lot of\b|\blots of\b", "many"),
-    (r"\bcell ?phones?\b|\bmobile phones?\b|\bsmart ?phones?\b", "phone"),
-    (r"\bas soon as possible\b", "asap"),
-)
-PHRASES = tuple((re.compile(pattern), to) for pattern, to in _PHRASES)
 
 QUESTION_WORDS = {
     "who": "who", "whom": "who", "whose": "who", "when": "when", "where": "where", "why": "why",

@@ -7,6 +7,7 @@ come out equal. What is not recognised stays a word and is compared as one.
 from __future__ import annotations
 
 import re
+from collections.abc import Collection
 from dataclasses import dataclass
 
 from tierway.policies import units as tables
@@ -15,11 +16,13 @@ _NUMBER = re.compile(
     r"(?P<sign>(?<![\w.)])-)?(?P<currency>[$€£¥₹])?\s?"
     r"(?P<digits>\d{1,3}(?:,\d{3})+(?:\.\d+)?|\d+(?:\.\d+)?)(?P<ordinal>st|nd|rd|th)?(?![\d])"
 )
+_DIGIT = re.compile(r"\d")
 _AFTER_EN = re.compile(r"\s?-?\s?(%|°\s?[cf]|[a-z]+(?: cent| old)?)")
 _WORD = re.compile(r"[a-z]+")
 _ZH_NUMERAL = re.compile(
     r"(第)?([零一二三四五六七八九十百千万亿两〇俩]+)(?:点([零一二三四五六七八九]+))?"
 )
+_ZH_NUMERAL_SIGN = re.compile("[零一二三四五六七八九十百千万亿两〇俩]")
 _ZH_SCALE_AFTER = re.compile(r"[十百千万亿]+")
 _ZH_PERCENT = re.compile(r"百分之([零一二三四五六七八九十百两\d.]+)")
 # Private characters stand where numbers were: words and digits are found in separate passes.
@@ -41,25 +44,38 @@ class Quantities:
 def quantities(text: str, language: str) -> Quantities:
     """`text` is NFKC-normalised and lower-case."""
     found: list[tuple[float, str]] = []
-    text = _MARK.sub(" ", text)
+    if not text.isascii():
+        text = _MARK.sub(" ", text)
     if language == "zh":
         text, dates = _zh_dates(text)
-        text = _zh_numerals(text, found)
+        text = _digits(_zh_numerals(text, found), found)
+        bare = _zh_bare_units(text)
     else:
-        text, dates = _en_dates(text)
-        text = _en_number_words(text, found)
-    text = _digits(text, found)
-    if language == "zh":
-        bare = {
-            unit for name, unit in tables.BARE_UNITS.items() if ord(name[0]) > 127 and name in text
-        }
-    else:
-        bare = {
-            tables.BARE_UNITS[word] for word in _WORD.findall(text) if word in tables.BARE_UNITS
-        }
-    units = frozenset({unit for _, unit in found if unit} | bare)
+        # Dates and number words only take whole words away: what is none of these stays none.
+        words = frozenset(_WORD.findall(text))
+        text, dates = _en_dates(text, words)
+        if not words.isdisjoint(tables.SMALL):
+            text = _en_number_words(text, found)
+        text = _digits(text, found)
+        bare = _en_bare_units(text) if found or words & tables.BARE_UNITS.keys() else ()
+    if not found:
+        return Quantities((), frozenset(bare), dates, text)
+    units = frozenset([unit for _, unit in found if unit]).union(bare)
     order = [ord(mark) - _FIRST_MARK for mark in _MARK.findall(text)]
     return Quantities(tuple(found[at] for at in order), units, dates, _MARK.sub(" ", text))
+
+
+def _en_bare_units(text: str) -> Collection[str]:
+    return [tables.BARE_UNITS[word] for word in _WORD.findall(text) if word in tables.BARE_UNITS]
+
+
+def _zh_bare_units(text: str) -> Collection[str]:
+    return [
+        tables.BARE_UNITS[name]
+        for sign in tables.ZH_BARE_UNITS.keys() & text
+        for name in tables.ZH_BARE_UNITS[sign]
+        if name in text
+    ]
 
 
 def _mark(found: list[tuple[float, str]], value: float, unit: str) -> str:
@@ -68,15 +84,17 @@ def _mark(found: list[tuple[float, str]], value: float, unit: str) -> str:
     return chr(_FIRST_MARK + min(len(found) - 1, _MARKS - 1))
 
 
-def _en_dates(text: str) -> tuple[str, frozenset[str]]:
+def _en_dates(text: str, words: frozenset[str]) -> tuple[str, frozenset[str]]:
     dates: set[str] = set()
 
     def period(match: re.Match[str]) -> str:
-        which = {"previous": "last", "past": "last", "current": "this", "coming": "next"}
-        dates.add(f"{which.get(match[1], match[1])}-{match[2]}")
+        dates.add(f"{tables.EN_PERIODS[match[1]]}-{match[2]}")
         return " "
 
-    text = tables.EN_PERIOD.sub(period, text)
+    if not words.isdisjoint(tables.EN_PERIODS):
+        text = tables.EN_PERIOD.sub(period, text)
+    if words.isdisjoint(tables.EN_DATES):
+        return text, frozenset(dates)
 
     def name(match: re.Match[str]) -> str:
         word = match[0]
@@ -94,6 +112,8 @@ def _en_dates(text: str) -> tuple[str, frozenset[str]]:
 
 
 def _zh_dates(text: str) -> tuple[str, frozenset[str]]:
+    if not tables.ZH_DATE_SIGN.search(text):
+        return text, frozenset()
     dates: set[str] = set()
 
     def take(match: re.Match[str]) -> str:
@@ -106,7 +126,8 @@ def _zh_dates(text: str) -> tuple[str, frozenset[str]]:
 
 
 def _en_number_words(text: str, found: list[tuple[float, str]]) -> str:
-    words = text.split(" ")
+    written = text.split(" ")
+    words = [word.strip(",.?!") for word in written]
     out: list[str] = []
     at = 0
     while at < len(words):
@@ -117,7 +138,7 @@ def _en_number_words(text: str, found: list[tuple[float, str]]) -> str:
                 out.append(_mark(found, value, unit))
                 at += used + extra
                 continue
-        out.append(words[at])
+        out.append(written[at])
         at += 1
     return " ".join(out)
 
@@ -126,11 +147,12 @@ def _read_words(words: list[str], at: int) -> tuple[float, int]:
     """(value, words used); "twenty-five", "two hundred", "three million"."""
     total, current, used = 0.0, 0.0, 0
     for word in words[at:]:
-        parts = word.strip(",.?!").split("-")
-        if all(part in tables.SMALL for part in parts):
-            current += sum(tables.SMALL[part] for part in parts)
-        elif used and word.strip(",.?!") in tables.SCALES:
-            scale = tables.SCALES[word.strip(",.?!")]
+        if word in tables.SMALL:
+            current += tables.SMALL[word]
+        elif "-" in word and tables.SMALL.keys() >= set(word.split("-")):
+            current += sum([tables.SMALL[part] for part in word.split("-")])
+        elif used and word in tables.SCALES:
+            scale = tables.SCALES[word]
             current = max(current, 1) * scale
             if scale > 100:
                 total, current = total + current, 0.0
@@ -144,8 +166,8 @@ def _unit_of(words: list[str], at: int) -> tuple[str, int]:
     """The unit at `at` and how many words name it."""
     if at >= len(words):
         return "", 0
-    word = words[at].strip(",.?!")
-    following = words[at + 1].strip(",.?!") if at + 1 < len(words) else ""
+    word = words[at]
+    following = words[at + 1] if at + 1 < len(words) else ""
     for name, used in ((f"{word}_{following}", 2), (word, 1)):
         if name in tables.UNITS:
             return tables.UNITS[name], used
@@ -153,6 +175,8 @@ def _unit_of(words: list[str], at: int) -> tuple[str, int]:
 
 
 def _digits(text: str, found: list[tuple[float, str]]) -> str:
+    if not _DIGIT.search(text):
+        return text
     out: list[str] = []
     end = 0
     for match in _NUMBER.finditer(text):
@@ -182,9 +206,8 @@ def _after(text: str, at: int) -> tuple[float, str, int]:
         for character in chinese[0]:
             scale *= tables.ZH_SCALES[character]
         at = chinese.end()
-    for name in tables.ZH_UNITS:
-        if text.startswith(name, at):
-            return scale, tables.UNITS[name], at + len(name)
+    if name := _zh_unit(text, at):
+        return scale, tables.UNITS[name], at + len(name)
     word = _AFTER_EN.match(text, at)
     if word and word[1] in tables.SCALES:
         scale *= tables.SCALES[word[1]]
@@ -197,16 +220,26 @@ def _after(text: str, at: int) -> tuple[float, str, int]:
     return scale, "", at
 
 
+def _zh_unit(text: str, at: int) -> str:
+    """The name of the unit at `at`, "" if there is none."""
+    for name in tables.ZH_UNITS.get(text[at : at + 1], ()):
+        if text.startswith(name, at):
+            return name
+    return ""
+
+
 def _zh_numerals(text: str, found: list[tuple[float, str]]) -> str:
     def percent(match: re.Match[str]) -> str:
         digits = match[1]
         return _mark(found, float(digits) if digits[0].isdigit() else _zh_value(digits), "percent")
 
+    if not _ZH_NUMERAL_SIGN.search(text):
+        return text.replace("半年", "6个月")
     text = _ZH_PERCENT.sub(percent, text)
-    shield = {word: f"\x00{at}\x01" for at, word in enumerate(tables.ZH_NOT_NUMBERS)}
-    for word, mark in shield.items():
+    shields = [shield for shield in tables.ZH_NOT_NUMBERS if shield[0] in text]
+    for word, mark in shields:
         text = text.replace(word, mark)
-    text = re.sub("半年", "6个月", text)
+    text = text.replace("半年", "6个月")
     out: list[str] = []
     end = 0
     for match in _ZH_NUMERAL.finditer(text):
@@ -214,17 +247,16 @@ def _zh_numerals(text: str, found: list[tuple[float, str]]) -> str:
         if match[3]:
             value += float("0." + "".join(str(tables.ZH_DIGITS[c]) for c in match[3]))
         before = text[: match.start()]
-        counted = any(text.startswith(name, match.end()) for name in tables.ZH_UNITS)
         if match.start() < end or (before and before[-1].isdigit()) or before.endswith("\x00"):
             continue
-        if len(match[2]) == 1 and not counted and not match[1]:
+        if len(match[2]) == 1 and not match[1] and not _zh_unit(text, match.end()):
             continue
         _, unit, stop = _after(text, match.end())
         mark = _mark(found, value, unit)
         out += [text[end : match.start()], mark]
         end = stop
     text = "".join(out) + text[end:]
-    for word, mark in shield.items():
+    for word, mark in shields:
         text = text.replace(mark, word)
     return text
 

@@ -1,7 +1,8 @@
 """What a question says, taken apart once: the evidence that equivalence.py compares.
 
-`features` costs about as much as a regular-expression pass over the text (0.1 to 0.3 ms);
-those of stored questions are kept, so that a candidate costs comparisons only.
+`features` runs on the event loop for every look-up: a pattern is only tried where a sign or word
+that all its matches hold is there. Those of stored questions are kept, so that a candidate
+costs comparisons only.
 """
 
 from __future__ import annotations
@@ -9,10 +10,11 @@ from __future__ import annotations
 import re
 import unicodedata
 from dataclasses import dataclass
-from functools import partial
+from functools import lru_cache, partial
 
 from tierway.policies import lexicon as lex
 from tierway.policies import lexicon_en as en
+from tierway.policies import lexicon_phrases as phrases
 from tierway.policies import lexicon_zh as zh
 from tierway.policies.quantities import quantities
 
@@ -24,15 +26,23 @@ _LITERAL = re.compile(
     r"\b\w+(?:_\w+)+\b|\b[a-z]+[A-Z]\w*\b|\b\w+\(\)|\b\w+(?:\.\w+)+\(?|\b[A-Za-z]+\d+\w*\b|"
     r"\b\d+[A-Za-z]+\d\w*\b"
 )
-_CAPITALISED = re.compile(r"(?<![.!?:]\s)(?<=\s)[(\"“]?([A-Z][\w&+#.-]*\w|[A-Z])(?:'s)?\b")
+# In every literal stands one of these.
+_LITERAL_SIGN = re.compile(r"[`\"“「《/@_]|\.\w|\(\)|(?<!\w)['-]")
+_MIXED = re.compile(r"[A-Z\d](?<=[a-z][A-Z]|[A-Za-z]\d)")
+_LATIN_WORD = re.compile(r"[A-Za-z][\w'-]*")
+_CAPITALISED = re.compile(r"\s(?<![.!?:]\s)[(\"“]?([A-Z][\w&+#.-]*\w|[A-Z])(?:'s)?\b")
 _CODE = re.compile(
     r"```|[;{}]\s*(?:\n|$)|^\s*(?:def|class|import|select|function|const|#include)\b", re.M
 )
 _OPERANDS = re.compile(r"\b([\w+#.]+) (and|or|vs\.?|versus) ([\w+#.]+)\b")
+_OPERATOR = re.compile(r" (?:and|or|vs)")
 _ZH_OPERANDS = re.compile(
     r"([a-z0-9]+|[\u4e00-\u9fff]{2,4}?)(?:和|与|跟|还是)([a-z0-9]+|[\u4e00-\u9fff]{2,4}?)(?=的|哪|有|"
     r"谁|之|比| |〈)"
 )
+_ZH_OPERATOR = re.compile("[和与跟还]")
+# Latin words whole, Chinese by character: no segmenter agrees with itself on paraphrases.
+_ZH_WORD = re.compile(r"[a-z0-9+#.]+|[\u3400-\u9fff]")
 LONGEST = 500
 """Characters; the patterns above take up to quadratic time."""
 
@@ -74,7 +84,7 @@ def features(question: str) -> Features:
         language=language,
         text=text.lower(),
         literals=_literals(text),
-        arithmetic=lex.ARITHMETIC.search(text) is not None,
+        arithmetic=lex.arithmetic(text),
         code=_CODE.search(text) is not None,
     )
     return _chinese(text, common) if language == "zh" else _english(text, common)
@@ -106,49 +116,51 @@ def _ends(text: str) -> str:
 
 
 def _literals(text: str) -> frozenset[str]:
+    if not (_LITERAL_SIGN.search(text) or _MIXED.search(text)):
+        return frozenset()
     found = (match.strip("`\"“”'「」《》 ").lower() for match in _LITERAL.findall(text))
     return frozenset(literal for literal in found if literal)
 
 
 def _english(text: str, common: partial[Features]) -> Features:
     names, cased = _names(text)
-    lowered = text.lower()
-    for pattern, to in en.PHRASES:
-        lowered = pattern.sub(to, lowered)
+    lowered = phrases.rewrite(text.lower(), phrases.ENGLISH)
     amounts = quantities(lowered, "en")
-    rest = _OPERANDS.sub(_sorted_operands, amounts.rest)
+    rest = amounts.rest
+    if _OPERATOR.search(rest):
+        rest = _OPERANDS.sub(_sorted_operands, rest)
     tokens = [token.strip(".'") for token in _EN_TOKEN.findall(rest)]
-    stems = [_stem(token) for token in tokens]
-    words = tuple(
-        _SYNONYMS.get(stem, stem)
-        for token, stem in zip(tokens, stems, strict=True)
-        if token not in en.STOP and token not in en.NEGATIONS and token not in en.QUESTION_WORDS
-    )
+    read = [_read(token) for token in tokens]
+    words = tuple([word for _, word, _ in read if word])
+    stems = [stem for stem, _, _ in read]
     return common(
         words=words,
         content=frozenset(words),
         grammar=en.GRAMMAR.intersection(tokens) | ({"do"} if tokens.count("do") > 1 else set()),
-        surface=frozenset(tokens) | frozenset(stems),
+        surface=frozenset(tokens + stems),
         numbers=amounts.numbers,
         units=amounts.units,
         dates=amounts.dates,
         names=names,
         cased=cased,
-        places=_places(tokens, stems),
-        negations=sum(token in en.NEGATIONS for token in tokens),
+        places=_NOWHERE.union(*[places for _, _, places in read]),
+        negations=len([token for token in tokens if token in en.NEGATIONS]),
         asks=_english_asks(tokens),
-        persons=frozenset(en.PERSONS[t] for t in tokens if t in en.PERSONS),
+        persons=frozenset([en.PERSONS[t] for t in tokens if t in en.PERSONS]),
         roles=_roles(tokens),
     )
 
 
 def _names(text: str) -> tuple[frozenset[str], bool]:
     """Capitalised words within the sentence, and whether capitals mean anything here."""
-    words = re.findall(r"[A-Za-z][\w'-]*", text)
-    capital = sum(word[0].isupper() for word in words[1:])
-    cased = bool(words) and words[0][0].isupper() and capital <= 0.6 * len(words[1:])
-    if not cased:
+    words = _LATIN_WORD.findall(text)
+    if not words or not words[0][0].isupper():
         return frozenset(), False
+    capital = len([word for word in words[1:] if word[0].isupper()])
+    if capital > 0.6 * len(words[1:]):
+        return frozenset(), False
+    if not capital and text.startswith(words[0]):
+        return frozenset(), True
     found = (name.lower().rstrip(".") for name in _CAPITALISED.findall(text))
     return frozenset(name for name in found if name not in en.STOP), True
 
@@ -179,11 +191,16 @@ _SYNONYMS = {_stem(word): _stem(to) for word, to in en.SYNONYMS.items()}
 _STEM_AXES = {_stem(word): places for word, places in en.AXES.items()}
 
 
-def _places(tokens: list[str], stems: list[str]) -> frozenset[tuple[int, int]]:
-    found: set[tuple[int, int]] = set()
-    for token, stem in zip(tokens, stems, strict=True):
-        found |= en.AXES.get(token) or _STEM_AXES.get(stem) or frozenset()
-    return frozenset(found)
+_NOWHERE: frozenset[tuple[int, int]] = frozenset()
+_NO_CONTENT = en.STOP | en.NEGATIONS | en.QUESTION_WORDS.keys()
+
+
+@lru_cache(maxsize=8192)
+def _read(token: str) -> tuple[str, str, frozenset[tuple[int, int]]]:
+    """Its stem, the content word it stands for ("" if none) and the polarity axes it touches."""
+    stem = _stem(token)
+    word = "" if token in _NO_CONTENT else _SYNONYMS.get(stem, stem)
+    return stem, word, en.AXES.get(token) or _STEM_AXES.get(stem) or _NOWHERE
 
 
 def _english_asks(tokens: list[str]) -> frozenset[str]:
@@ -197,6 +214,8 @@ def _english_asks(tokens: list[str]) -> frozenset[str]:
 
 
 def _roles(tokens: list[str]) -> frozenset[tuple[str, str]]:
+    if en.DIRECTIONS.isdisjoint(tokens):
+        return frozenset()
     roles: set[tuple[str, str]] = set()
     for at, token in enumerate(tokens):
         if token in en.DIRECTIONS:
@@ -211,21 +230,24 @@ def _sorted_operands(match: re.Match[str]) -> str:
 
 
 def _chinese(text: str, common: partial[Features]) -> Features:
-    lowered = text.lower()
-    for pattern, to in zh.PHRASES:
-        lowered = pattern.sub(to, lowered)
+    lowered = phrases.rewrite(text.lower(), phrases.CHINESE)
     asks = frozenset(zh.MARK.findall(lowered))
     amounts = quantities(lowered, "zh")
-    rest = _ZH_OPERANDS.sub(_sorted_zh_operands, amounts.rest)
+    rest = amounts.rest
+    if _ZH_OPERATOR.search(rest):
+        rest = _ZH_OPERANDS.sub(_sorted_zh_operands, rest)
     places = _zh_places(rest)
-    persons = frozenset(who for sign, who in zh.PERSONS.items() if sign in rest)
-    negations = len(zh.NEGATION.findall(zh.NO_NEGATION.sub("", rest)))
-    directions = frozenset((mark, "") for mark in zh.DIRECTION.findall(rest))
+    persons = frozenset([who for sign, who in zh.PERSONS.items() if sign in rest])
+    negations = 0
+    if zh.NEGATION.search(rest):
+        negations = len(zh.NEGATION.findall(zh.NO_NEGATION.sub("", rest)))
+    directions = frozenset([(mark, "") for mark in zh.DIRECTION.findall(rest)])
     rest = zh.MARK.sub("", rest)
     for word, to in zh.SYNONYMS:
-        rest = rest.replace(word, to)
+        if word in rest:
+            rest = rest.replace(word, to)
     drop = zh.STOP if len(persons) > 1 else zh.STOP | zh.PERSONS.keys()
-    words = tuple(_zh_words(rest, drop))
+    words = tuple([piece for piece in _ZH_WORD.findall(rest) if piece not in drop])
     return common(
         words=words,
         content=frozenset(words),
@@ -247,17 +269,17 @@ def _chinese(text: str, common: partial[Features]) -> Features:
     )
 
 
-def _zh_words(text: str, drop: frozenset[str]) -> list[str]:
-    """Latin words whole, Chinese by character: no segmenter agrees with itself on paraphrases."""
-    return [
-        piece for piece in re.findall(r"[a-z0-9+#.]+|[\u3400-\u9fff]", text) if piece not in drop
-    ]
-
-
 def _zh_places(text: str) -> frozenset[tuple[int, int]]:
     """Longest words first, each stretch of text counted once: 提前 is not 前."""
+    ranks = [
+        rank
+        for sign in set(text)
+        for rank in _ZH_AXIS_RANKS.get(sign, ())
+        if _ZH_AXIS_WORDS[rank] in text
+    ]
     found: set[tuple[int, int]] = set()
-    for word in _ZH_AXIS_WORDS:
+    for rank in sorted(ranks):
+        word = _ZH_AXIS_WORDS[rank]
         if word in text:
             found |= zh.AXES[word]
             text = text.replace(word, " ")
@@ -265,6 +287,10 @@ def _zh_places(text: str) -> frozenset[tuple[int, int]]:
 
 
 _ZH_AXIS_WORDS = tuple(sorted(zh.AXES, key=lambda word: -len(word)))
+_ZH_AXIS_RANKS = {
+    sign: tuple(_ZH_AXIS_WORDS.index(word) for word in words)
+    for sign, words in lex.by_sign(zh.AXES).items()
+}
 
 
 def _sorted_zh_operands(match: re.Match[str]) -> str:

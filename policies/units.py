@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 
-from tierway.policies.lexicon import entries
+from tierway.policies.lexicon import by_sign, entries
 
 _UNIT_NAMES = {
     "percent": "% percent per_cent pct",
@@ -117,12 +117,15 @@ _ORDINALS = {
 ZH_DIGITS = {c: v for v, c in enumerate("零一二三四五六七八九")} | {"两": 2, "〇": 0, "俩": 2}
 ZH_SCALES = {"十": 10, "百": 100, "千": 1000, "万": 10_000, "亿": 100_000_000}
 # Words in which a numeral counts nothing.
-ZH_NOT_NUMBERS = entries("""
+_NOT_NUMBERS = entries("""
     一下 一般 一样 一直 一起 一定 一些 一共 一旦 一切 有一点 一点点 一点儿 差一点
     早一点 快一点 多一点 一边 统一 唯一 万一 之一 一会 不一 三星 三国 五一 十一 双十一
     九寨沟 百度 千万 万科 百科 万能 万达 一键 第一次 星期一 周一 万里
     """)
-ZH_UNITS = sorted((n for n in UNITS if ord(n[0]) > 0x2E80), key=len, reverse=True)
+# What stands in their place while numbers are read.
+ZH_NOT_NUMBERS = tuple((word, f"\x00{at}\x01") for at, word in enumerate(_NOT_NUMBERS))
+ZH_UNITS = by_sign(sorted((n for n in UNITS if ord(n[0]) > 0x2E80), key=len, reverse=True))
+ZH_BARE_UNITS = by_sign(name for name in BARE_UNITS if ord(name[0]) > 127)
 
 EN_DATES = {
     name: f"month{at}"
@@ -159,8 +162,12 @@ EN_DATES |= {
     """)
 }
 EN_DATES["fall"] = "autumn"
+EN_PERIODS = {
+    "last": "last", "previous": "last", "past": "last",
+    "this": "this", "current": "this", "next": "next", "coming": "next",
+}  # fmt: skip
 EN_PERIOD = re.compile(
-    r"\b(last|this|next|previous|past|current|coming) "
+    rf"\b({'|'.join(EN_PERIODS)}) "
     r"(second|minute|hour|day|night|week|weekend|month|quarter|year|decade|century|season)s?\b"
 )
 # Mostly verbs: dates only after in, of, since, by, until or before a number.
@@ -171,3 +178,4 @@ ZH_DATE = re.compile(
     r"(?:上个?|下个?|这个?|本)(?:周|星期|礼拜)[一二三四五六日天末]?|(?:周|星期|礼拜)[一二三四五六日天]|早上|上午|中午|下午|晚上|凌晨|"
     r"春天|夏天|秋天|冬天|春节|国庆|中秋|端午|元旦|清明|月底|月初|年底|年初|周末"
 )
+ZH_DATE_SIGN = re.compile("[天晚年月周星礼早午晨春国秋旦清]")
