@@ -132,6 +132,7 @@ class _Search:
         self._decision, self._trace = decision, trace
         self._step = 0
         self._tried: set[str] = set()
+        self._sequences: dict[str, int] = {}
         self._target: _Target | None = None
         self._tokens = max(1, call.ask.text_bytes // _BYTES_PER_TOKEN)
 
@@ -205,11 +206,10 @@ class _Search:
         if not views:
             return None
         policies = dispatcher.policies.current
-        dispatcher.sequences[tier] += 1
         ask = BalanceAsk(
             session=self._call.session,
             prompt_tokens=self._tokens,
-            sequence=dispatcher.sequences[tier] - 1,
+            sequence=self._sequence(tier),
             draw=dispatcher.draw(),
             tried=frozenset(self._tried),
         )
@@ -220,6 +220,14 @@ class _Search:
         self._trace.balance, self._trace.policy = best.reasons, ranking.policy
         self._trace.policy_version = policies.version
         return best.replica
+
+    def _sequence(self, tier: str) -> int:
+        """The call's number in its tier: one for all its attempts, or a turn-taking policy
+        would fall into step with a replica that always fails."""
+        if tier not in self._sequences:
+            self._sequences[tier] = self._dispatcher.sequences[tier]
+            self._dispatcher.sequences[tier] += 1
+        return self._sequences[tier]
 
     def _note(self, target: _Target) -> None:
         trace = self._trace

@@ -17,6 +17,7 @@ from tierway.policies.errors import BrokenStream, Rejected
 
 _DONE = b"[DONE]"
 _EMPTY_CHOICES = (b'"choices":[]', b'"choices": []')
+_ERROR = (b'data: {"error"', b'data:{"error"')
 _TOKEN_FIELDS = (
     "content",
     "reasoning",
@@ -32,16 +33,18 @@ class Framer:
     """Cuts a byte stream into blocks of whole events.
 
     The chunk that carries only usage (`choices: []`) stands in `usage_event` once it came; with
-    `strip_usage` it is kept back. `done` turns true once `[DONE]` was seen.
+    `strip_usage` it is kept back. `done` turns true once `[DONE]` was seen. An error event ends
+    the stream: what precedes it is returned, its object stands in `error`.
     """
 
-    __slots__ = ("_rest", "_strip", "done", "usage_event")
+    __slots__ = ("_rest", "_strip", "done", "error", "usage_event")
 
     def __init__(self, *, strip_usage: bool) -> None:
         self._rest = b""
         self._strip = strip_usage
         self.done = False
         self.usage_event = b""
+        self.error: Mapping[str, Any] | None = None
 
     def feed(self, chunk: bytes) -> bytes:
         """The whole events that `chunk` completes, maybe none."""
@@ -57,6 +60,8 @@ class Framer:
             self.done = _ends_with_done(block)
         if _EMPTY_CHOICES[0] in block or _EMPTY_CHOICES[1] in block:
             block = self._without_usage(block)
+        if _ERROR[0] in block or _ERROR[1] in block:
+            block = self._up_to_error(block)
         return block
 
     def finish(self) -> bytes:
@@ -65,6 +70,16 @@ class Framer:
         if _DONE in rest:
             self.done = _ends_with_done(rest)
         return rest if self.done else b""
+
+    def _up_to_error(self, block: bytes) -> bytes:
+        kept = []
+        for event in split_events(block):
+            self.error = _error_in(event)
+            if self.error is not None:
+                self.done = False  # a `[DONE]` behind it makes no good answer of it
+                break
+            kept.append(event)
+        return b"".join(kept)
 
     def _without_usage(self, block: bytes) -> bytes:
         kept = []
@@ -158,6 +173,15 @@ def _is_usage_only(event: bytes) -> bool:
             and bool(document.get("usage"))
         )
     return False
+
+
+def _error_in(event: bytes) -> Mapping[str, Any] | None:
+    for payload in payloads(event):
+        try:
+            return error_of(orjson.loads(payload))
+        except ValueError:
+            return None
+    return None
 
 
 def _ends_with_done(block: bytes) -> bool:

@@ -15,6 +15,7 @@ import asyncio
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import Any
 
 import orjson
 
@@ -86,14 +87,14 @@ class HttpUpstream:
         now = self._clock()
         limit_s, which = self._limit(call, now)
         if limit_s <= 0:
-            raise UpstreamTimeout("total", self._timeouts.total_s, replica=source.replica)
+            raise UpstreamTimeout("total", _total_s(call), replica=source.replica)
         try:
             async with asyncio.timeout(limit_s):
                 response = await self._send(call)
                 return await self._answer(call, source, response)
         except TimeoutError as cause:
             await _close(response)
-            seconds = getattr(self._timeouts, f"{which}_s")
+            seconds = _total_s(call) if which == "total" else self._timeouts.first_token_s
             raise UpstreamTimeout(which, seconds, replica=source.replica) from cause
         except BaseException:
             await _close(response)
@@ -146,6 +147,8 @@ class HttpUpstream:
             held += block
             if block and has_first_token(block):
                 break
+            if framer.error is not None:
+                raise rejection(framer.error)
             if not chunk or len(held) > _HOLD_BYTES:
                 raise BrokenStream("The upstream's stream had no content.", replica=source.replica)
         response.idle_timeout_s = self._timeouts.idle_s
@@ -153,7 +156,7 @@ class HttpUpstream:
         return StreamAnswer(head, source, response, framer, held, self._deadline(call))
 
     def _deadline(self, call: Call) -> _Deadline:
-        return _Deadline(call.deadline_s, self._timeouts.total_s, self._clock)
+        return _Deadline(call.deadline_s, _total_s(call), self._clock)
 
 
 @dataclass(frozen=True, slots=True)
@@ -209,12 +212,14 @@ class StreamAnswer:
             first, self._first = self._first, b""
             return first
         while not self._framer.done:
+            if self._framer.error is not None:
+                raise BrokenStream(_told(self._framer.error), replica=self.source.replica)
             self._deadline.check(self.source.replica)
             chunk = await self._response.read()
             block = self._framer.feed(chunk) if chunk else self._framer.finish()
             if block:
                 return block
-            if not chunk and not self._framer.done:
+            if not chunk and not self._framer.done and self._framer.error is None:
                 raise BrokenStream(
                     "The upstream's answer broke off before its end.", replica=self.source.replica
                 )
@@ -235,6 +240,16 @@ class StreamAnswer:
 
     async def aclose(self) -> None:
         await self._response.aclose()
+
+
+def _total_s(call: Call) -> float:
+    """The time the call had in all: its client may have given it less than the setting."""
+    return round(call.deadline_s - call.arrived_s, 3)
+
+
+def _told(error: Mapping[str, Any]) -> str:
+    message = error.get("message")
+    return f"The upstream broke off its answer: {str(message)[:500] if message else 'no reason'}"
 
 
 def _whole(call: Call, source: Source, body: bytes, content_type: bytes) -> WholeAnswer:

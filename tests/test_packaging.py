@@ -73,12 +73,14 @@ def test_every_package_says_that_it_is_typed(project: dict[str, Any]) -> None:
 
 def test_data_beside_the_code_is_installed_with_it(project: dict[str, Any]) -> None:
     patterns = project["tool"]["setuptools"]["package-data"]
-    for package, folder in folders(project).items():
+    places = project["tool"]["setuptools"]["package-dir"]
+    for package, place in places.items():
+        folder = ROOT / place
         wanted = [*patterns.get("*", []), *patterns.get(package, [])]
         installed = {file for pattern in wanted for file in folder.glob(pattern)}
         beside = {
             file
-            for file in folder.rglob("*")
+            for file in folder.iterdir()
             if file.is_file() and file.suffix not in (".py", ".pyc")
         }
         assert beside <= installed, beside - installed

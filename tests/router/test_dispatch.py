@@ -305,3 +305,13 @@ def test_the_policy_is_read_at_each_attempt() -> None:
         assert (trace.policy, trace.policy_version) == ("least_request", 2)
 
     run(main)
+
+
+def test_round_robin_does_not_fall_into_step_with_a_bad_replica() -> None:
+    async def main() -> None:
+        bench = Bench()
+        bench.script("s@a:1", Rejected(503, (), b""))
+        attempts = [(await send(bench))[1].attempts for _ in range(8)]
+        assert attempts == [2, 1] * 4
+
+    run(main)

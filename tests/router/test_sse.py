@@ -121,3 +121,18 @@ def test_events_of_several_lines_and_both_line_ends() -> None:
     block = b"event: a\ndata: 1\ndata: 2\n\nid: 3\r\ndata:4\r\n\r\n"
     assert b"".join(split_events(block)) == block
     assert list(payloads(block)) == [b"1\n2", b"4"]
+
+
+def test_an_error_event_midway_ends_the_stream() -> None:
+    framer = Framer(strip_usage=True)
+    error = event({"error": {"message": "out of memory"}})
+    assert framer.feed(chunk("a") + error + b"data: [DONE]\n\n") == chunk("a")
+    assert framer.error == {"message": "out of memory"}
+    assert not framer.done
+
+
+def test_a_text_that_speaks_of_errors_is_no_error() -> None:
+    framer = Framer(strip_usage=True)
+    told = chunk('data: {"error": 1}')
+    assert framer.feed(told) == told
+    assert framer.error is None
