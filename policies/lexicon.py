@@ -137,34 +137,38 @@ TIME_SENSITIVE = re.compile(
     r"天气|气温|新闻|股价|股票|油价|金价|价格|汇率|利率|比分|路况|几点了|多少钱|行情|排行|热搜",
     re.IGNORECASE,
 )
-_ARITHMETIC = re.compile(
+_SUM = re.compile(
     r"\d\s*(?:[+*×÷^=]|/(?!\d+/)|\s-\s|\bx\b|plus|minus|times|divided by|multiplied by|mod|加|"
     r"减|乘|除以|乘以|的平方|的立方)\s*(?:\d|$|[(（])|"
+    r"\b(?:square|cube)d? (?:root )?of \d|\d+ ?% of \d",
+    re.IGNORECASE,
+)
+_SUM_IN_WORDS = re.compile(
     r"[零一二三四五六七八九十百千万]\s*(?:加|减|乘以?|除以)\s*[零一二三四五六七八九十百千万]|"
-    r"\b(?:square|cube)d? (?:root )?of \d|\d+ ?% of \d|\b(?:calculate|compute|solve|evaluate|"
-    r"factorial|derivative|integrate)\b|"
+    r"\b(?:calculate|compute|solve|evaluate|factorial|derivative|integrate)\b|"
     r"计算(?=.{0,6}\d)|^计算|等于多少|等于几|求解|解方程|"
     r"\b(?:one|two|three|four|five|six|seven|eight|nine|ten|twenty) (?:plus|minus|times|"
     r"divided by) \w+",
     re.IGNORECASE,
 )
-# Every match holds one of these words, or a digit and one of these signs.
-_ARITHMETIC_WORDS = entries("""
+# Each match holds one of these, that of a sum a digit too.
+_SUM_SIGNS = entries("""
+    + * × ÷ ^ = / - % x plus minus times divided multiplied mod square cube 加 减 乘 除以 平方 立方
+    """)
+_SUM_WORDS = entries("""
     plus minus times divided calculate compute solve evaluate factorial derivative integrate
     加 减 乘 除以 计算 等于 求解 解方程
     """)
-_ARITHMETIC_SIGNS = entries("+ * × ÷ ^ = / - % x mod multiplied square cube 平方 立方")
 _DIGIT = re.compile(r"\d")
 
 
 def arithmetic(text: str) -> bool:
     """True when the question is a sum to do, which no other sum's answer serves."""
-    # The pattern, which ignores case, also takes dotless and dotted capital I for i.
+    # The patterns, which ignore case, also take dotless and dotted capital I for i.
     lowered = text.lower().replace("\u0131", "i").replace("i\u0307", "i")
-    marked = _any_in(_ARITHMETIC_WORDS, lowered) or (
-        _DIGIT.search(text) and _any_in(_ARITHMETIC_SIGNS, lowered)
-    )
-    return bool(marked and _ARITHMETIC.search(text))
+    if _DIGIT.search(text) and _any_in(_SUM_SIGNS, lowered) and _SUM.search(text):
+        return True
+    return _any_in(_SUM_WORDS, lowered) and _SUM_IN_WORDS.search(text) is not None
 
 
 def _any_in(marks: Iterable[str], text: str) -> bool:

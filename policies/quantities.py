@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from tierway.policies import units as tables
 
 _NUMBER = re.compile(
-    r"(?P<sign>(?<![\w.)])-)?(?P<currency>[$€£¥₹])?\s?"
+    r"(?=[-$€£¥₹\d]|\s\d)(?P<sign>(?<![\w.)])-)?(?P<currency>[$€£¥₹])?\s?"
     r"(?P<digits>\d{1,3}(?:,\d{3})+(?:\.\d+)?|\d+(?:\.\d+)?)(?P<ordinal>st|nd|rd|th)?(?![\d])"
 )
 _DIGIT = re.compile(r"\d")

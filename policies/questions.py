@@ -21,10 +21,11 @@ from tierway.policies.quantities import quantities
 _EN_TOKEN = re.compile(r"[a-z][a-z'+#.]*[a-z+#]|[a-z]")
 _ZH_LATIN = re.compile(r"[a-z0-9+#.]+")
 _LITERAL = re.compile(
-    r"`[^`]+`|\"[^\"]{1,80}\"|“[^”]{1,80}”|「[^」]{1,80}」|《[^》]{1,80}》|(?<!\w)'[^']{2,80}'(?!\w)|"
-    r"https?://\S+|\S+@\S+\.\w+|(?<!\w)--?[a-z][\w-]+|(?<!\w)[.~]{0,2}/[\w./-]+|"
-    r"\b\w+(?:_\w+)+\b|\b[a-z]+[A-Z]\w*\b|\b\w+\(\)|\b\w+(?:\.\w+)+\(?|\b[A-Za-z]+\d+\w*\b|"
-    r"\b\d+[A-Za-z]+\d\w*\b"
+    r"`[^`]+`|\"[^\"]{1,80}\"|“[^”]{1,80}”|「[^」]{1,80}」|《[^》]{1,80}》|'(?<!\w')[^']{2,80}'(?!\w)|"
+    r"https?://\S+|\S+@\S+\.\w+|-(?<!\w-)-?[a-z][\w-]+|(?=[.~/])(?<!\w)[.~]{0,2}/[\w./-]+|"
+    # Words with more than small letters in them; the first look spares all others.
+    r"\b(?=[a-z]*[^a-z\s])(?:\w+(?:_\w+)+\b|[a-z]+[A-Z]\w*\b|\w+\(\)|\w+(?:\.\w+)+\(?|"
+    r"[A-Za-z]+\d+\w*\b|\d+[A-Za-z]+\d\w*\b)"
 )
 # In every literal stands one of these.
 _LITERAL_SIGN = re.compile(r"[`\"“「《/@_]|\.\w|\(\)|(?<!\w)['-]")
@@ -246,7 +247,7 @@ def _chinese(text: str, common: partial[Features]) -> Features:
     for word, to in zh.SYNONYMS:
         if word in rest:
             rest = rest.replace(word, to)
-    drop = zh.STOP if len(persons) > 1 else zh.STOP | zh.PERSONS.keys()
+    drop = zh.STOP if len(persons) > 1 else _ZH_NO_CONTENT
     words = tuple([piece for piece in _ZH_WORD.findall(rest) if piece not in drop])
     return common(
         words=words,
@@ -267,6 +268,9 @@ def _chinese(text: str, common: partial[Features]) -> Features:
         persons=persons,
         roles=directions,
     )
+
+
+_ZH_NO_CONTENT = zh.STOP | zh.PERSONS.keys()
 
 
 def _zh_places(text: str) -> frozenset[tuple[int, int]]:
