@@ -8,7 +8,14 @@ encoder and fleet come up in the lifespan, and a fault there ends start-up with 
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, MutableMapping
+from collections.abc import (
+    AsyncIterator,
+    Awaitable,
+    Callable,
+    Mapping,
+    MutableMapping,
+    Sequence,
+)
 from contextlib import asynccontextmanager
 from typing import TYPE_CHECKING, Any
 
@@ -20,6 +27,7 @@ from tierway.policies.errors import GatewayError
 
 if TYPE_CHECKING:
     from tierway.middleware.parts import Parts
+    from tierway.policies.protocols import Hook
 
 Scope = MutableMapping[str, Any]
 Message = MutableMapping[str, Any]
@@ -37,10 +45,17 @@ class Gateway:
     `config` is a path, a mapping, a Settings object, or None for `TIERWAY_CONFIG`, then
     `tierway.yaml`, then the embedded demo. Served alone it follows the server's lifespan; mounted
     in another application, which hides that, enter `gateway.lifespan()` in the outer one.
+    `hooks` are called with the Trace of every finished request, instead of the log line.
     """
 
-    def __init__(self, config: Any = None, *, environ: Mapping[str, str] | None = None) -> None:
-        self._config, self._environ = config, environ
+    def __init__(
+        self,
+        config: Any = None,
+        *,
+        environ: Mapping[str, str] | None = None,
+        hooks: Sequence[Hook] | None = None,
+    ) -> None:
+        self._config, self._environ, self._hooks = config, environ, hooks
         self._parts: Parts | None = None
         self._admin: ASGIApp | None = None
 
@@ -56,7 +71,7 @@ class Gateway:
         if self._parts is None:
             from tierway.middleware.build import build
 
-            self._parts = await build(self._config, self._environ)
+            self._parts = await build(self._config, self._environ, hooks=self._hooks)
 
     async def aclose(self) -> None:
         parts, self._parts = self._parts, None

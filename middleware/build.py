@@ -34,7 +34,7 @@ from tierway.policies.complexity import LexicalClassifier
 from tierway.policies.equivalence import Equivalence
 from tierway.policies.errors import CacheError
 from tierway.policies.policyset import PolicySet
-from tierway.policies.protocols import CacheStore, Embedder, Upstream
+from tierway.policies.protocols import CacheStore, Embedder, Hook, Upstream
 from tierway.policies.questions import time_sensitive
 from tierway.policies.resilience import RetryBudget
 from tierway.policies.types import Model, Tier
@@ -59,11 +59,16 @@ CLASSES: Mapping[str, str] = {
 
 
 async def build(
-    config: Any = None, environ: Mapping[str, str] | None = None, *, live: bool = True
+    config: Any = None,
+    environ: Mapping[str, str] | None = None,
+    *,
+    live: bool = True,
+    hooks: Sequence[Hook] | None = None,
 ) -> Parts:
     """Builds and starts everything. Raises ConfigError for a wrong configuration.
 
     With `live` False nothing is asked of replicas and nothing polls them: for `explain`.
+    `hooks` take the place of the log line.
     """
     environ = os.environ if environ is None else environ
     async with AsyncExitStack() as stack:
@@ -72,7 +77,8 @@ async def build(
             settings = await _demo(stack, environ, live=live)
         for warning in settings.warnings:
             logger.warning("%s", warning)
-        parts = await _assemble(settings, environ, stack, live=live)
+        hooks = (log_request,) if hooks is None else hooks
+        parts = await _assemble(settings, environ, stack, live=live, hooks=hooks)
         parts.stack = stack.pop_all()
         return parts
 
@@ -91,7 +97,12 @@ async def _demo(stack: AsyncExitStack, environ: Mapping[str, str], *, live: bool
 
 
 async def _assemble(
-    settings: Settings, environ: Mapping[str, str], stack: AsyncExitStack, *, live: bool
+    settings: Settings,
+    environ: Mapping[str, str],
+    stack: AsyncExitStack,
+    *,
+    live: bool,
+    hooks: Sequence[Hook],
 ) -> Parts:
     clock = time.monotonic
     transport = Transport(connect_timeout_s=settings.resilience.connect_timeout_s)
@@ -129,7 +140,7 @@ async def _assemble(
         _tenants(settings, environ),
         limits=_limits(settings),
         clock=clock,
-        hooks=(metrics, log_request),
+        hooks=(metrics, *hooks),
     )
     return Parts(
         settings=settings,

@@ -18,8 +18,11 @@ import uvicorn
 from tierway.middleware.app import create_app
 from tierway.middleware.asgi import Gateway
 from tierway.middleware.config import ADMIN_KEY, Settings
+from tierway.middleware.logs import RequestLog
 from tierway.policies.errors import ConfigError
 
+# A request leaves hundreds of short-lived objects and next to no cycles: look for those rarely.
+_GC_THRESHOLD = (10_000, 20, 20)
 _GRACE_S = 30  # streams in flight may take so long to end after a signal
 
 
@@ -34,17 +37,6 @@ class _MainServer(uvicorn.Server):
             self._captured_signals.clear()
 
 
-def _log_to_stderr() -> None:
-    """Warnings of everybody, and one line for each request."""
-    logging.basicConfig(stream=sys.stderr, format="%(levelname)s %(name)s: %(message)s")
-    handler = logging.StreamHandler(sys.stderr)
-    handler.setFormatter(logging.Formatter("%(message)s"))
-    requests = logging.getLogger("tierway.requests")
-    requests.addHandler(handler)
-    requests.setLevel(logging.INFO)
-    requests.propagate = False
-
-
 class _AdminServer(uvicorn.Server):
     """A server that leaves signals to the main one."""
 
@@ -55,14 +47,15 @@ class _AdminServer(uvicorn.Server):
 
 def serve(settings: Settings | None, *, host: str, port: int, admin: tuple[str, int]) -> int:
     """Serves until SIGINT or SIGTERM; the exit code. None serves the embedded demo."""
-    _log_to_stderr()
+    logging.basicConfig(stream=sys.stderr, format="%(levelname)s %(name)s: %(message)s")
     environ = dict(os.environ)
     made_key = not environ.get(ADMIN_KEY)
     if made_key:
         environ[ADMIN_KEY] = secrets.token_urlsafe(24)
     try:
         with _listen(host, port) as front, _listen(*admin) as back:
-            gateway = Gateway(settings, environ=environ)
+            requests = RequestLog()
+            gateway = Gateway(settings, environ=environ, hooks=(requests,))
             runner = _Runner(gateway, front, back)
             runner.admin_key = environ[ADMIN_KEY] if made_key else ""
             with asyncio.Runner(loop_factory=_loop_factory()) as loop:
@@ -92,6 +85,7 @@ class _Runner:
             self._announce()
             gc.collect()
             gc.freeze()  # what start-up made lives to the end: no need to look at it again
+            gc.set_threshold(*_GC_THRESHOLD)
             await main.serve(sockets=[self._front])
             side.should_exit = True
             await serving

@@ -22,7 +22,7 @@ import orjson
 from tierway.policies.errors import BrokenStream, Rejected, UpstreamError, UpstreamTimeout
 from tierway.policies.protocols import Clock
 from tierway.policies.types import Call, Head, Headers, Model, Source, Usage, WireName
-from tierway.policies.usage import usage_of
+from tierway.policies.usage import usage_from, usage_of
 from tierway.router.splice import upstream_body
 from tierway.router.sse import Framer, error_of, has_first_token, rejection
 from tierway.router.transport import Origin, Response, Transport
@@ -242,6 +242,11 @@ class StreamAnswer:
         await self._response.aclose()
 
 
+def _usage(document: Any) -> Usage | None:
+    usage = document.get("usage") if isinstance(document, dict) else None
+    return usage_from(usage) if isinstance(usage, dict) else None
+
+
 def _total_s(call: Call) -> float:
     """The time the call had in all: its client may have given it less than the setting."""
     return round(call.deadline_s - call.arrived_s, 3)
@@ -261,7 +266,7 @@ def _whole(call: Call, source: Source, body: bytes, content_type: bytes) -> Whol
     if error is not None:
         raise rejection(error)
     head = Head(200, ((b"content-type", content_type or _JSON),), _wire(call), stream=False)
-    return WholeAnswer(head, source, body, usage_of(body))
+    return WholeAnswer(head, source, body, _usage(document))
 
 
 def _wire(call: Call) -> WireName:
