@@ -24,7 +24,7 @@ _ZH_NUMERAL = re.compile(
 )
 _ZH_NUMERAL_SIGN = re.compile("[零一二三四五六七八九十百千万亿两〇俩]")
 _ZH_SCALE_AFTER = re.compile(r"[十百千万亿]+")
-_ZH_PERCENT = re.compile(r"百分之([零一二三四五六七八九十百两\d.]+)")
+_ZH_PERCENT = re.compile(r"百分之(\d+(?:\.\d*)?|[零一二三四五六七八九十百两]+)")
 # Private characters stand where numbers were: words and digits are found in separate passes.
 _FIRST_MARK, _MARKS = 0xE000, 0x1900
 _MARK = re.compile("[\ue000-\uf8ff]")
@@ -265,16 +265,16 @@ def _zh_value(numeral: str) -> float:
     """`三千五百` -> 3500, `二〇一五` -> 2015, `十万` -> 100000."""
     if all(c in tables.ZH_DIGITS for c in numeral):
         return float("".join(str(tables.ZH_DIGITS[c]) for c in numeral))
-    total, section, digit = 0, 0, 0
+    total = section = digit = 0.0
     for character in numeral:
         if character in tables.ZH_DIGITS:
             digit = tables.ZH_DIGITS[character]
             continue
-        scale = tables.ZH_SCALES[character]
+        scale = float(tables.ZH_SCALES[character])
         if scale >= 10_000:
             total = (total + section + digit) * scale or scale
             section = digit = 0
         else:
             section += (digit or 1) * scale
             digit = 0
-    return float(total + section + digit)
+    return total + section + digit

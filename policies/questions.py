@@ -25,10 +25,14 @@ _LITERAL = re.compile(
     r"https?://\S+|\S+@\S+\.\w+|-(?<!\w-)-?[a-z][\w-]+|(?=[.~/])(?<!\w)[.~]{0,2}/[\w./-]+|"
     # Words with more than small letters in them; the first look spares all others.
     r"\b(?=[a-z]*[^a-z\s])(?:\w+(?:_\w+)+\b|[a-z]+[A-Z]\w*\b|\w+\(\)|\w+(?:\.\w+)+\(?|"
-    r"[A-Za-z]+\d+\w*\b|\d+[A-Za-z]+\d\w*\b)"
+    r"[A-Za-z]+\d+\w*\b|\d+[A-Za-z]+\d\w*\b)|"
+    # Numbers that a float does not tell from their neighbours.
+    r"\d[\d,]{15,}|[零一二三四五六七八九十百千万亿两]{16,}"
 )
 # In every literal stands one of these.
-_LITERAL_SIGN = re.compile(r"[`\"“「《/@_]|\.\w|\(\)|(?<!\w)['-]")
+_LITERAL_SIGN = re.compile(
+    r"[`\"“「《/@_]|\.\w|\(\)|(?<!\w)['-]|\d[\d,]{15}|[零一二三四五六七八九十百千万亿两]{16}"
+)
 _MIXED = re.compile(r"[A-Z\d](?<=[a-z][A-Z]|[A-Za-z]\d)")
 _LATIN_WORD = re.compile(r"[A-Za-z][\w'-]*")
 _CAPITALISED = re.compile(r"\s(?<![.!?:]\s)[(\"“]?([A-Z][\w&+#.-]*\w|[A-Z])(?:'s)?\b")

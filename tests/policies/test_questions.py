@@ -1,4 +1,4 @@
-"""Taking a question apart: no shortcut hides a match, and it stays cheap."""
+"""Taking a question apart: no shortcut hides a match, no input breaks it, it stays cheap."""
 
 from __future__ import annotations
 
@@ -9,7 +9,9 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from tierway.policies.equivalence import veto
 from tierway.policies.lexicon_phrases import CHINESE, ENGLISH, rewrite
+from tierway.policies.quantities import quantities
 from tierway.policies.questions import features
 
 
@@ -121,6 +123,33 @@ def test_capitals_that_open_the_text_are_no_names() -> None:
     assert features("Where is it?").names == frozenset()
     assert features("Where is Oslo?").names == {"oslo"}
     assert features("7 Dwarfs and a girl").names == {"dwarfs"}
+
+
+@given(st.text(alphabet="百分之第一二三十千万亿两点半年0123456789.,元% ", max_size=60))
+def test_any_pile_of_numerals_is_read(text: str) -> None:
+    for language in ("en", "zh"):
+        assert all(isinstance(value, float) for value, _ in quantities(text, language).numbers)
+    features(f"{text}是多少呢")
+
+
+def test_numerals_without_a_bound_are_read() -> None:
+    assert features("亿" * 60 + "是多少").numbers == ((float("inf"), ""),)
+    assert features("百分之5十是多少").numbers[0] == (5.0, "percent")
+
+
+@pytest.mark.parametrize(
+    ("a", "b"),
+    [
+        ("身份证110101199003070011是哪里的", "身份证110101199003070012是哪里的"),
+        ("Where is parcel 9007199254740993 now", "Where is parcel 9007199254740992 now"),
+        ("Is 1,000,000,000,000,000,001 prime or not", "Is 1,000,000,000,000,000,002 prime or not"),
+        ("亿" * 60 + "是质数吗", "亿" * 61 + "是质数吗"),
+    ],
+)
+def test_numbers_longer_than_a_float_are_told_apart(a: str, b: str) -> None:
+    assert veto(features(a), features(b)) in ("literals", "numbers")
+    assert veto(features(b), features(a)) in ("literals", "numbers")
+    assert veto(features(a), features(a)) == ""
 
 
 @pytest.mark.parametrize(
