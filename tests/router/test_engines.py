@@ -1,0 +1,130 @@
+"""Facts from metrics pages: a real one of vLLM, and pages with each engine's documented names."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from tierway.router.engines import ENGINES, Engine, read_facts
+from tierway.router.fleet import Facts
+
+SAMPLE = Path(__file__).parents[3] / "shared" / "data" / "metrics" / "vllm_sample.txt"
+VLLM = ENGINES["vllm"]
+
+
+def facts(page: str, engine: Engine = VLLM) -> tuple[int | None, int | None, float | None]:
+    found = read_facts(engine, page, 5.0)
+    return found.running, found.waiting, found.kv_usage
+
+
+@pytest.mark.skipif(not SAMPLE.is_file(), reason="the recorded page is not part of the checkout")
+def test_a_recorded_page_of_vllm() -> None:
+    found = read_facts(VLLM, SAMPLE.read_text(), 12.5)
+    assert found == Facts(
+        running=6, waiting=0, kv_usage=pytest.approx(0.0037233717878288886), read_s=12.5
+    )
+
+
+@pytest.mark.parametrize(
+    ("engine", "page", "expected"),
+    [
+        (
+            "vllm",
+            'vllm:num_requests_running{engine="0",model_name="m"} 3.0\n'
+            'vllm:num_requests_waiting{engine="0",model_name="m"} 2.0\n'
+            'vllm:kv_cache_usage_perc{engine="0",model_name="m"} 0.25\n',
+            (3, 2, 0.25),
+        ),
+        (
+            "sglang",
+            'sglang:num_running_reqs{engine_type="unified",model_name="m"} 4.0\n'
+            'sglang:num_queue_reqs{engine_type="unified",model_name="m"} 1.0\n'
+            'sglang:token_usage{engine_type="unified",model_name="m"} 0.5\n',
+            (4, 1, 0.5),
+        ),
+        ("tgi", "tgi_batch_current_size 7\ntgi_queue_size 5\n", (7, 5, None)),
+        (
+            "trtllm",
+            'trtllm_num_requests_running{engine_type="x"} 2\n'
+            'trtllm_num_requests_waiting{engine_type="x"} 9\n'
+            'trtllm_kv_cache_utilization{engine_type="x"} 0.9\n',
+            (2, 9, 0.9),
+        ),
+        (
+            "llamacpp",
+            "llamacpp:requests_processing 1\nllamacpp:requests_deferred 6\n",
+            (1, 6, None),
+        ),
+    ],
+)
+def test_each_engine_by_its_own_names(
+    engine: str, page: str, expected: tuple[int | None, int | None, float | None]
+) -> None:
+    assert facts(page, ENGINES[engine]) == expected
+
+
+@pytest.mark.parametrize("engine", ["ollama", "generic"])
+def test_engines_without_metrics_say_where_they_live_and_nothing_else(engine: str) -> None:
+    table = ENGINES[engine]
+    assert table.metrics is None
+    assert table.health.startswith("/")
+    assert facts("vllm:num_requests_running 3\n", table) == (None, None, None)
+
+
+def test_the_order_of_labels_does_not_matter() -> None:
+    assert facts('vllm:num_requests_running{model_name="m",engine="0"} 3\n')[0] == 3
+    assert facts("vllm:num_requests_running 3\n")[0] == 3
+
+
+def test_counts_of_data_parallel_ranks_are_summed_and_the_fullest_cache_counts() -> None:
+    page = "".join(
+        f'vllm:num_requests_running{{engine="{rank}",model_name="m"}} {rank + 1}\n'
+        f'vllm:num_requests_waiting{{engine="{rank}",model_name="m"}} {rank}\n'
+        f'vllm:kv_cache_usage_perc{{engine="{rank}",model_name="m"}} 0.{rank + 1}\n'
+        for rank in range(4)
+    )
+    assert facts(page) == (10, 6, 0.4)
+
+
+def test_the_old_name_of_the_kv_gauge_is_read_and_the_new_one_goes_before_it() -> None:
+    old = 'vllm:gpu_cache_usage_perc{model_name="m"} 0.75\n'
+    new = 'vllm:kv_cache_usage_perc{model_name="m"} 0.5\n'
+    assert facts(old)[2] == 0.75
+    assert facts(old + new)[2] == facts(new + old)[2] == 0.5
+
+
+@pytest.mark.parametrize("value", ["NaN", "+Inf", "-Inf", "", "many"])
+def test_a_value_that_is_no_number_counts_nothing(value: str) -> None:
+    page = f'vllm:num_requests_running{{engine="0"}} {value}\n'
+    assert facts(page + 'vllm:num_requests_running{engine="1"} 2\n')[0] == 2
+    assert facts(page)[0] == 0
+
+
+def test_timestamps_exponents_line_ends_and_odd_labels() -> None:
+    assert facts("vllm:num_requests_running 3 1700000000000\n")[0] == 3
+    assert facts('vllm:num_requests_running{engine="0"} 3 1700000000000\n')[0] == 3
+    assert facts("vllm:num_requests_running 1.2e+01\r\n")[0] == 12
+    assert facts('vllm:num_requests_running{model_name="a}b{c"} 3\n')[0] == 3
+
+
+def test_comments_and_longer_names_are_not_samples() -> None:
+    page = (
+        "# HELP vllm:num_requests_waiting Number of requests waiting.\n"
+        "# TYPE vllm:num_requests_waiting gauge\n"
+        'vllm:num_requests_waiting_by_reason{engine="0",reason="capacity"} 8.0\n'
+        'vllm:num_requests_waiting{engine="0"} 1.0\n'
+    )
+    assert facts(page)[1] == 1
+
+
+def test_what_is_not_on_the_page_is_not_known() -> None:
+    assert read_facts(VLLM, "", 3.0) == Facts(read_s=3.0)
+    assert facts("<html><body>404</body></html>") == (None, None, None)
+
+
+@given(st.text(alphabet=st.characters(exclude_categories=("Cs",)), max_size=200))
+def test_any_other_text_is_a_page_without_facts(page: str) -> None:
+    assert facts(page) == (None, None, None)

@@ -1,0 +1,223 @@
+"""Probes: what counts as alive, what as evidence, and how old facts may become."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine
+from contextlib import asynccontextmanager
+from typing import Any
+
+import pytest
+from fakes import FakeClock, until
+
+from tierway.router.engines import ENGINES, Engine
+from tierway.router.fleet import Fleet, ReplicaSpec
+from tierway.router.probes import HttpProbe, Poller
+from tierway.router.transport import Origin, Transport
+
+PAGE = 'vllm:num_requests_running{engine="0"} 3\nvllm:num_requests_waiting{engine="0"} 1\n'
+Pages = dict[bytes, tuple[int, bytes]]
+
+
+@asynccontextmanager
+async def engine(pages: Pages, *, silent: bool = False) -> AsyncIterator[tuple[str, list[bytes]]]:
+    """A server of these pages by path: its URL and the paths that were asked for."""
+    asked: list[bytes] = []
+
+    async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        try:
+            while head := await reader.readuntil(b"\r\n\r\n"):
+                path = head.split(b" ", 2)[1]
+                asked.append(path)
+                if silent:
+                    await reader.read()
+                    return
+                status, body = pages.get(path, (404, b"no such page"))
+                writer.write(
+                    b"HTTP/1.1 %d x\r\ncontent-length: %d\r\n\r\n%b" % (status, len(body), body)
+                )
+        except (asyncio.IncompleteReadError, ConnectionError):
+            pass
+        finally:
+            writer.close()
+
+    server = await asyncio.start_server(serve, "127.0.0.1", 0)
+    try:
+        yield f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}", asked
+    finally:
+        server.close()
+
+
+def run(test: Callable[[Transport], Coroutine[Any, Any, None]]) -> None:
+    async def main() -> None:
+        transport = Transport(connect_timeout_s=2)
+        try:
+            await asyncio.wait_for(test(transport), 10)
+        finally:
+            await transport.aclose()
+
+    asyncio.run(main())
+
+
+@pytest.mark.parametrize(
+    ("status", "alive"), [(200, True), (204, True), (404, True), (500, False), (503, False)]
+)
+def test_any_answer_but_a_5xx_is_a_sign_of_life(status: int, alive: bool) -> None:
+    async def main(transport: Transport) -> None:
+        async with engine({b"/health": (status, b"")}) as (url, asked):
+            probe = HttpProbe(transport)
+            assert await probe.healthy(Origin.parse(url), ENGINES["vllm"]) is alive
+            assert asked == [b"/health"]
+
+    run(main)
+
+
+def test_a_refused_or_silent_replica_is_not_healthy_and_raises_nothing() -> None:
+    async def main(transport: Transport) -> None:
+        async with engine({}, silent=True) as (url, _):
+            probe = HttpProbe(transport, timeout_s=0.05)
+            assert not await probe.healthy(Origin.parse(url), ENGINES["vllm"])
+            assert await probe.metrics(Origin.parse(url), ENGINES["vllm"]) is None
+        assert not await probe.healthy(Origin.parse(url), ENGINES["vllm"])
+
+    run(main)
+
+
+def test_metrics_are_the_page_or_nothing() -> None:
+    async def main(transport: Transport) -> None:
+        async with engine({b"/metrics": (200, b"a 1\xff\n")}) as (url, asked):
+            probe, origin = HttpProbe(transport), Origin.parse(url)
+            assert await probe.metrics(origin, ENGINES["vllm"]) == "a 1\ufffd\n"
+            assert await probe.metrics(origin, Engine("/health", "/elsewhere")) is None
+            asked.clear()
+            assert await probe.metrics(origin, ENGINES["ollama"]) is None
+            assert asked == []
+
+    run(main)
+
+
+def test_the_paths_lie_below_the_replicas_own_prefix() -> None:
+    async def main(transport: Transport) -> None:
+        async with engine({b"/pool/health": (200, b"")}) as (url, asked):
+            await HttpProbe(transport).healthy(Origin.parse(url + "/pool"), ENGINES["vllm"])
+            assert asked == [b"/pool/health"]
+
+    run(main)
+
+
+class ScriptedProbe(HttpProbe):
+    """Says what it is told of every replica; `fault` is raised once."""
+
+    def __init__(self) -> None:
+        self.alive, self.page = True, PAGE
+        self.fault: Exception | None = None
+        self.asked: list[str] = []
+        self.gate: Callable[[], Awaitable[None]] | None = None
+
+    async def healthy(self, origin: Origin, engine: Engine) -> bool:
+        self.asked.append(origin.host)
+        if self.gate is not None:
+            await self.gate()
+        if self.fault is not None:
+            fault, self.fault = self.fault, None
+            raise fault
+        return self.alive
+
+    async def metrics(self, origin: Origin, engine: Engine) -> str | None:
+        return self.page or None
+
+
+class Rig:
+    """Two replicas and a cloud model, polled by a scripted probe."""
+
+    def __init__(self) -> None:
+        self.clock = FakeClock()
+        specs = [
+            ReplicaSpec("m@a", "m", "small", "http://a:1", engine="vllm"),
+            ReplicaSpec("m@b", "m", "small", "http://b:1", engine="no-such-engine"),
+            ReplicaSpec("cloud", "cloud", "cloud", "", engine="cloud"),
+        ]
+        self.fleet = Fleet(specs, clock=self.clock)
+        self.probe = ScriptedProbe()
+        self.poller = Poller(self.fleet, self.probe, clock=self.clock, period_s=0.0)
+
+    def views(self) -> list[Any]:
+        return list(self.fleet.snapshot(["m"]))
+
+
+def test_a_round_brings_facts_with_their_age_and_leaves_the_cloud_alone() -> None:
+    async def main() -> None:
+        rig = Rig()
+        await rig.poller.poll()
+        assert sorted(rig.probe.asked) == ["a", "b"]
+        rig.clock.advance(4)
+        first, unknown = rig.views()
+        assert (first.running, first.waiting, first.facts_age_s) == (3, 1, 4)
+        assert (unknown.running, unknown.waiting) == (None, None)
+
+    asyncio.run(main())
+
+
+def test_a_page_that_cannot_be_had_leaves_the_last_facts_to_age() -> None:
+    async def main() -> None:
+        rig = Rig()
+        await rig.poller.poll()
+        rig.clock.advance(2)
+        rig.probe.page = ""
+        await rig.poller.poll()
+        assert (rig.views()[0].running, rig.views()[0].facts_age_s) == (3, 2)
+
+    asyncio.run(main())
+
+
+def test_one_lost_answer_is_no_evidence_two_in_a_row_are() -> None:
+    async def main() -> None:
+        rig = Rig()
+        for alive in (False, True, False):
+            rig.probe.alive = alive
+            await rig.poller.poll()
+            assert all(view.available for view in rig.views())
+        await rig.poller.poll()
+        assert [view.unavailable_reason for view in rig.views()] == ["breaker open"] * 2
+        rig.probe.alive = True
+        await rig.poller.poll()
+        assert all(view.available for view in rig.views())
+
+    asyncio.run(main())
+
+
+def test_the_background_loop_outlives_a_fault_and_ends_when_closed(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    async def main() -> None:
+        rig = Rig()
+        rig.probe.fault = RuntimeError("a fault of the test")
+        rig.poller.start()
+        await until(lambda: rig.views()[0].running == 3)
+        await rig.poller.aclose()
+        rounds = len(rig.probe.asked)
+        for _ in range(20):
+            await asyncio.sleep(0)
+        assert len(rig.probe.asked) == rounds
+
+    with caplog.at_level(logging.ERROR):
+        asyncio.run(main())
+    assert [record.message for record in caplog.records] == ["a round of probes failed"]
+
+
+def test_a_poller_is_closed_in_the_middle_of_a_round_and_before_its_first() -> None:
+    async def main() -> None:
+        rig = Rig()
+        await rig.poller.aclose()
+        never = asyncio.Event()
+        rig.probe.gate = lambda: _waits(never)
+        rig.poller.start()
+        await until(lambda: len(rig.probe.asked) == 2)
+        await asyncio.wait_for(rig.poller.aclose(), 5)
+
+    asyncio.run(main())
+
+
+async def _waits(event: asyncio.Event) -> None:
+    await event.wait()
