@@ -24,7 +24,7 @@ def test_every_match_of_a_phrase_holds_one_of_its_marks(
     marks: tuple[str, ...], pattern: re.Pattern[str]
 ) -> None:
     @settings(
-        max_examples=12,
+        max_examples=30,
         derandomize=True,
         database=None,
         deadline=None,
