@@ -134,12 +134,15 @@ class Pipeline:
         return _Lookup(plan, mark)
 
     async def _find(self, call: Call, look: _Lookup, trace: Trace) -> Found:
-        found = await self._stage.cache.find(
-            call, look.mark, look.plan, self._router.serves_for(call)
-        )
+        serves = self._router.serves_for(call)
+        try:
+            found = await self._stage.cache.find(call, look.mark, look.plan, serves)
+        except Exception as error:  # border: no fault of the cache fails a request
+            self._stage.cache.faults.add("lookup", error)
+            found = Found(None, "fault")
         look.found = found
         trace.cache_reason = found.reason
-        if found.reason == "encoder":
+        if found.reason in ("encoder", "fault"):
             trace.cache = "bypass"
         if found.hit is not None and not look.plan.serve:
             trace.cache_reason = f"observed {found.reason}"
@@ -179,10 +182,13 @@ class Pipeline:
         """Stores a complete answer if it is one that may be stored."""
         if not look.plan.store or answer.head.status != 200:
             return
-        complete = _complete(answer, body)
-        if complete is None or storable(complete, answer.head.wire) is not None:
-            return
-        self._stage.cache.keep(call, look.mark, look.plan, answer.source, complete, look.found)
+        cache = self._stage.cache
+        try:
+            complete = _complete(answer, body)
+            if complete is not None and storable(complete, answer.head.wire) is None:
+                cache.keep(call, look.mark, look.plan, answer.source, complete, look.found)
+        except Exception as error:  # border: no fault of the cache fails a request
+            cache.faults.add("keep", error)
 
     async def _stale(self, look: _Lookup, error: GatewayError) -> Hit | None:
         plan = look.plan

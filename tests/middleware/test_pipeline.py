@@ -453,3 +453,18 @@ def test_tenants_users_and_namespaces_never_meet() -> None:
         assert (await rig.ask(make_call(tenant="a")))[1].cache == "hit"
 
     run(main)
+
+
+@pytest.mark.parametrize("door", ["find", "keep"])
+def test_no_fault_of_the_cache_fails_a_request(door: str) -> None:
+    def broken(*_: Any) -> Any:
+        raise ZeroDivisionError
+
+    async def main(rig: Rig) -> None:
+        setattr(rig.cache, door, broken)
+        body, trace = await rig.ask()
+        assert b"Paris." in body
+        assert trace.cache == ("bypass" if door == "find" else "miss")
+        assert sum(rig.cache.counts.values()) == 1
+
+    run(main)
