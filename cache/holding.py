@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 
 from tierway.policies.protocols import Entry, VectorIndex
 from tierway.policies.questions import Features
-from tierway.policies.types import Source
+from tierway.policies.types import Source, Usage
 
 if TYPE_CHECKING:
     from tierway.policies.protocols import Vectors
@@ -25,7 +25,8 @@ _DELETED_KEPT = 10_000
 @dataclass(slots=True)
 class Held:
     """An entry without its texts. `key` is its number in the index; `features` are those of
-    the question, there once the entry has a vector. Times are epoch seconds."""
+    the question, there once the entry has a vector; `usage` is read at the first hit. Times
+    are epoch seconds."""
 
     id: str
     exact: bytes
@@ -35,6 +36,7 @@ class Held:
     created_at: float
     expires_at: float
     features: Features | None = None
+    usage: Usage | None = None
 
 
 class Holding:
@@ -66,7 +68,8 @@ class Holding:
         return self._by_id.get(entry_id)
 
     def hold(self, entry: Entry) -> Held | None:
-        """Takes an entry in, in place of the one with its digest. None if it was deleted."""
+        """Takes an entry in, in place of the one with its digest. None if it was deleted, or
+        if that one is newer: the log tells of puts that were overtaken meanwhile."""
         if entry.id in self._deleted:
             return None
         known = self._by_id.get(entry.id)
@@ -74,6 +77,8 @@ class Holding:
             return known
         old = self._by_exact.get(entry.exact)
         if old is not None:
+            if old.created_at > entry.created_at:
+                return None
             self.drop(old.id)
         self._next_key += 1
         source = Source(entry.tier, entry.model, "cache", entry.probabilities)

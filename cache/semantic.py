@@ -29,7 +29,8 @@ from tierway.policies.equivalence import Equivalence
 from tierway.policies.errors import CacheError
 from tierway.policies.protocols import CacheStore, Clock, Embedder, Entry, VectorIndex
 from tierway.policies.questions import Features, features, personal, self_contained
-from tierway.policies.types import Call, Source
+from tierway.policies.types import Call, Source, Usage
+from tierway.policies.usage import usage_of
 
 if TYPE_CHECKING:
     from tierway.policies.protocols import Vectors
@@ -38,7 +39,7 @@ Serves = Callable[[str, Mapping[str, float]], bool]
 """Whether an answer of this tier, with these probabilities, satisfies the asker's dial."""
 
 CANDIDATES = 8
-LARGE_PARTITION = 4096  # above it a search takes long enough to be worth a thread
+LARGE_PARTITION = 20_000  # above it a search takes long enough to be worth a thread
 _PARTITIONS_KNOWN = 100_000
 
 
@@ -62,6 +63,7 @@ class Hit:
     source: Source
     created_at: float
     similarity: float | None = None
+    usage: Usage | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -203,7 +205,9 @@ class SemanticCache:
             answer = await self._fetch(held)
         if answer is None:
             return None
-        return Hit(held.id, answer, held.source, held.created_at, similarity)
+        if held.usage is None:
+            held.usage = usage_of(answer) or Usage()
+        return Hit(held.id, answer, held.source, held.created_at, similarity, held.usage)
 
     async def _fetch(self, held: Held) -> bytes | None:
         try:

@@ -124,11 +124,15 @@ class Upkeep:
         elif entry is None:
             self._holding.drop(change.entry_id)
         elif entry.expires_at + STALE_GRACE_S > self._wall():
-            held = self._holding.hold(entry)
-            embedder = self._embedder
-            if held and entry.vector and embedder and entry.encoder == embedder.id:
-                vector = np.frombuffer(entry.vector, "<f4")
-                self._holding.attach(held, features(entry.question), vector)
+            self._take_in(entry)
+
+    def _take_in(self, entry: Entry) -> None:
+        held, embedder = self._holding.hold(entry), self._embedder
+        if held is None or held.features is not None:
+            return  # deleted or overtaken, or put by this process
+        if entry.vector and embedder and entry.encoder == embedder.id:
+            vector = np.frombuffer(entry.vector, "<f4")
+            self._holding.attach(held, features(entry.question), vector)
 
     async def _write_forever(self) -> None:
         while True:

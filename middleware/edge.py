@@ -127,18 +127,26 @@ class Edge:
 
 
 class _Watch:
-    """Cancels the task that made it when the client leaves."""
+    """Cancels the task that started it when the client leaves.
 
-    __slots__ = ("_left", "_receive", "_task", "_watcher")
+    It begins to listen when that task first waits for something: an answer out of memory is
+    written before there is anybody to wait for.
+    """
+
+    __slots__ = ("_begin", "_left", "_receive", "_task", "_watcher")
 
     def __init__(self, receive: Receive) -> None:
         self._receive = receive
         self._left = False
+        self._begin: asyncio.Handle | None = None
         self._task: asyncio.Task[Any] | None = None
         self._watcher: asyncio.Task[None] | None = None
 
     def start(self) -> None:
         self._task = asyncio.current_task()
+        self._begin = asyncio.get_running_loop().call_soon(self._watch)
+
+    def _watch(self) -> None:
         self._watcher = asyncio.get_running_loop().create_task(self._listen())
 
     async def _listen(self) -> None:
@@ -155,6 +163,8 @@ class _Watch:
         return self._left
 
     def stop(self) -> None:
+        if self._begin is not None:
+            self._begin.cancel()
         if self._watcher is not None:
             self._watcher.cancel()
 

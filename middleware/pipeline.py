@@ -31,7 +31,6 @@ from tierway.policies.errors import (
 )
 from tierway.policies.protocols import Answer, Clock
 from tierway.policies.types import Call, Head, Source, Trace, Usage
-from tierway.policies.usage import usage_of
 from tierway.router.dispatch import Dispatcher
 from tierway.router.route import Pick, TierRouter
 
@@ -226,7 +225,7 @@ class Replay:
     def __init__(self, call: Call, hit: Hit) -> None:
         wire = "chat" if call.wire == "messages" else call.wire
         self.source: Source = hit.source
-        self.usage: Usage | None = usage_of(hit.answer)
+        self.usage: Usage | None = hit.usage
         if call.stream and wire != "embeddings":
             events = as_events(orjson.loads(hit.answer), include_usage=call.includes_usage)
             self._chunks = [b"".join(events)]

@@ -468,3 +468,19 @@ def test_no_fault_of_the_cache_fails_a_request(door: str) -> None:
         assert sum(rig.cache.counts.values()) == 1
 
     run(main)
+
+
+def test_a_put_that_was_overtaken_does_not_come_back_with_the_log() -> None:
+    async def main(rig: Rig) -> None:
+        fresh = controlled(make_call(), cache=CacheControl(no_cache=True))
+        await rig.ask()
+        _, old = await rig.ask()
+        for _ in range(2):  # the second time, the log still holds the first one's put
+            rig.wall.advance(1)
+            await rig.ask(fresh)
+            await rig.cache._upkeep.follow()
+            _, new = await rig.ask()
+            assert (new.cache, new.age_s) == ("hit", 0.0)
+            assert new.entry_id != old.entry_id
+
+    run(main)
