@@ -39,7 +39,7 @@ Serves = Callable[[str, Mapping[str, float]], bool]
 """Whether an answer of this tier, with these probabilities, satisfies the asker's dial."""
 
 CANDIDATES = 8
-LARGE_PARTITION = 20_000  # above it a search takes long enough to be worth a thread
+LARGE_PARTITION = 1024  # from here on a search goes through FAISS, which stays off the loop
 _PARTITIONS_KNOWN = 100_000
 
 
@@ -269,7 +269,7 @@ class SemanticCache:
         return Found(None, why_not, vector, asked)
 
     async def _search(self, partition: bytes, vector: Vectors) -> list[tuple[int, float]]:
-        if self._index.size(partition) > LARGE_PARTITION:
+        if self._index.size(partition) >= LARGE_PARTITION:
             return await asyncio.to_thread(self._index.search, partition, vector, CANDIDATES)
         return self._index.search(partition, vector, CANDIDATES)
 
