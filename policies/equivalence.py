@@ -18,6 +18,7 @@ language or relation: nothing is served there.
 from __future__ import annotations
 
 import json
+import math
 from collections import Counter
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
@@ -97,6 +98,21 @@ class Equivalence:
     def calibrated(self, encoder: str, language: str) -> bool:
         made = self._calibrations.get(encoder)
         return made is not None and bool(made.levels.get(language))
+
+    def floor(self, encoder: str, language: str) -> float:
+        """The cosine below which nothing is served whatever the words say; infinite where
+        nothing is calibrated."""
+        made = self._calibrations.get(encoder)
+        levels = made.levels.get(language, {}) if made else {}
+        return min(
+            (
+                level.cosine
+                for relation in levels.values()
+                for level in relation
+                if level.error_rate <= self._max_error_rate
+            ),
+            default=math.inf,
+        )
 
     def judge(
         self,
