@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from tierway.policies.protocols import Entry, VectorIndex
-from tierway.policies.questions import Features
+from tierway.policies.questions import Features, features
 from tierway.policies.types import Source, Usage
 
 if TYPE_CHECKING:
@@ -24,9 +24,9 @@ _DELETED_KEPT = 10_000
 
 @dataclass(slots=True)
 class Held:
-    """An entry without its texts. `key` is its number in the index; `features` are those of
-    the question, there once the entry has a vector; `usage` is read at the first hit. Times
-    are epoch seconds."""
+    """An entry without its answer. `key` is its number in the index, where it is once it is
+    `indexed`; the question's features and the answer's usage are made when they are first
+    needed, as most entries are never compared with anything. Times are epoch seconds."""
 
     id: str
     exact: bytes
@@ -35,8 +35,16 @@ class Held:
     source: Source
     created_at: float
     expires_at: float
-    features: Features | None = None
+    question: str
+    indexed: bool = False
     usage: Usage | None = None
+    _features: Features | None = None
+
+    @property
+    def features(self) -> Features:
+        if self._features is None:
+            self._features = features(self.question)
+        return self._features
 
 
 class Holding:
@@ -90,17 +98,18 @@ class Holding:
             source,
             entry.created_at,
             entry.expires_at,
+            entry.question,
         )
         self._by_exact[held.exact] = self._by_id[held.id] = self._by_key[held.key] = held
         if len(self._by_id) > self._entries:
             self.drop(next(iter(self._by_id)))
         return held
 
-    def attach(self, held: Held, asked: Features, vector: Vectors) -> None:
+    def attach(self, held: Held, vector: Vectors) -> None:
         """Makes an entry findable by meaning, once. ValueError for a vector that is none."""
-        if held.features is None and self._by_key.get(held.key) is held:
+        if not held.indexed and self._by_key.get(held.key) is held:
             self._index.add(held.partition, held.key, vector)
-            held.features = asked
+            held.indexed = True
 
     def drop(self, entry_id: str) -> bool:
         """Forgets an entry; False if it was not held."""

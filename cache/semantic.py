@@ -12,6 +12,7 @@ memory for the case that the whole fleet is down (`find_stale`).
 from __future__ import annotations
 
 import asyncio
+import math
 import os
 from collections import Counter, OrderedDict
 from collections.abc import Callable, Mapping, Sequence
@@ -27,8 +28,9 @@ from tierway.cache.upkeep import Faults, Job, Upkeep
 from tierway.policies.cacheability import Plan
 from tierway.policies.equivalence import Equivalence
 from tierway.policies.errors import CacheError
+from tierway.policies.lexicon import language_of
 from tierway.policies.protocols import CacheStore, Clock, Embedder, Entry, VectorIndex
-from tierway.policies.questions import Features, features, personal, self_contained
+from tierway.policies.questions import features, personal, self_contained
 from tierway.policies.types import Call, Source, Usage
 from tierway.policies.usage import usage_of
 
@@ -68,12 +70,11 @@ class Hit:
 
 @dataclass(frozen=True, slots=True)
 class Found:
-    """What a lookup came to: a hit, or why not; what was made of the question on the way."""
+    """What a lookup came to: a hit, or why not; the vector, when the question was encoded."""
 
     hit: Hit | None
     reason: str
     vector: Vectors | None = None
-    features: Features | None = None
 
 
 class SemanticCache:
@@ -181,18 +182,21 @@ class SemanticCache:
         self._holding.hold(entry)
         self._holding.answers.put(entry.id, entry.answer)
         wants_vector = self._wants_vector(call, mark)
-        vector, asked = (found.vector, found.features) if found else (None, None)
-        self._upkeep.submit(Job(entry, wants_vector, vector, asked))
+        self._upkeep.submit(Job(entry, wants_vector, found.vector if found else None))
         return entry.id
 
     async def delete(self, entry_ids: Sequence[str]) -> int:
-        """Deletes here at once, and everywhere by the log; the number that were there."""
+        """Deletes here at once, and everywhere by the log; the number that were there.
+
+        Raises CacheError when the store could not be told: gone here, it would come back
+        with the next start.
+        """
         held = self._holding.delete(entry_ids)
         try:
             return max(held, await self._store.delete(entry_ids))
         except CacheError as error:
             self.faults.add("store", error)
-            return held
+            raise
 
     def _live(self, held: Held, plan: Plan) -> bool:
         now_at = self._wall()
@@ -241,22 +245,25 @@ class SemanticCache:
         self, call: Call, mark: Fingerprint, plan: Plan, serves: Serves
     ) -> Found:
         assert self._embedder is not None
-        asked = features(mark.question)
-        if not self._equivalence.calibrated(self._embedder.id, asked.language):
-            return Found(None, "uncalibrated", features=asked)
+        encoder = self._embedder.id
+        floor = self._equivalence.floor(encoder, language_of(mark.question))
+        if floor == math.inf:
+            return Found(None, "uncalibrated")
         vector = await self._encode(mark.question)
         if vector is None:
-            return Found(None, "encoder", features=asked)
+            return Found(None, "encoder")
+        near = [pair for pair in await self._search(mark.partition, vector) if pair[1] >= floor]
+        asked = features(mark.question) if near else None
         why_not = "nothing-near"
-        for key, cosine in await self._search(mark.partition, vector):
+        for key, cosine in near:
             held = self._holding.by_key(key)
-            if held is None or held.features is None or not self._live(held, plan):
+            if held is None or asked is None or not self._live(held, plan):
                 continue
             verdict = self._equivalence.judge(
                 asked,
                 held.features,
                 cosine,
-                self._embedder.id,
+                encoder,
                 max_error_rate=call.controls.max_error_rate,
             )
             if not verdict.serve:
@@ -265,8 +272,8 @@ class SemanticCache:
             elif not serves(held.source.tier, held.source.probabilities):
                 why_not = "tier"
             elif (hit := await self._hit(held, cosine)) is not None:
-                return Found(hit, verdict.reason, vector, asked)
-        return Found(None, why_not, vector, asked)
+                return Found(hit, verdict.reason, vector)
+        return Found(None, why_not, vector)
 
     async def _search(self, partition: bytes, vector: Vectors) -> list[tuple[int, float]]:
         if self._index.size(partition) >= LARGE_PARTITION:

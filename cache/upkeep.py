@@ -16,11 +16,10 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from tierway.cache.holding import Holding
+from tierway.cache.holding import Held, Holding
 from tierway.cache.store import is_reset
 from tierway.policies.errors import CacheError
 from tierway.policies.protocols import CacheStore, Change, Clock, Embedder, Entry
-from tierway.policies.questions import Features, features
 
 if TYPE_CHECKING:
     from tierway.policies.protocols import Vectors
@@ -31,7 +30,9 @@ FOLLOW_EVERY_S = 0.25  # a deletion elsewhere acts here within a second, with ro
 REAP_EVERY_S = 30.0
 STALE_GRACE_S = 3600.0  # expired answers stay so long for the case that nobody else can answer
 CLOSE_WITHIN_S = 5.0
+QUEUED_AT_MOST = 10_000
 _BATCH = 32
+_PAGE = 200
 
 
 class Faults:
@@ -48,13 +49,12 @@ class Faults:
 
 @dataclass(frozen=True, slots=True)
 class Job:
-    """An entry to store, whether its question should get a vector, and what was already made
-    of the question."""
+    """An entry to store, whether its question should get a vector, and the vector if there
+    is one already."""
 
     entry: Entry
     wants_vector: bool
     vector: Vectors | None = None
-    features: Features | None = None
 
 
 class Upkeep:
@@ -99,7 +99,12 @@ class Upkeep:
         self._tasks = []
 
     def submit(self, job: Job) -> None:
-        self._queue.put_nowait(job)
+        """Queues a job. With too many waiting it is dropped, counted: the entry stays in
+        memory, and a store or encoder that hangs does not fill it."""
+        if self._queue.qsize() >= QUEUED_AT_MOST:
+            self._faults.add("queue-full")
+        else:
+            self._queue.put_nowait(job)
 
     async def settled(self) -> None:
         """Returns when everything submitted so far was dealt with."""
@@ -107,10 +112,11 @@ class Upkeep:
 
     async def follow(self) -> None:
         """Applies what was written to the store since the last time."""
-        while changes := await self._store.changes(self._sequence):
+        while changes := await self._store.changes(self._sequence, _PAGE):
             for change in changes:
                 self._apply(change)
                 self._sequence = change.sequence
+            await asyncio.sleep(0)  # requests go in between
 
     async def reap(self) -> None:
         horizon_at = self._wall() - STALE_GRACE_S
@@ -128,11 +134,16 @@ class Upkeep:
 
     def _take_in(self, entry: Entry) -> None:
         held, embedder = self._holding.hold(entry), self._embedder
-        if held is None or held.features is not None:
+        if held is None or held.indexed:
             return  # deleted or overtaken, or put by this process
         if entry.vector and embedder and entry.encoder == embedder.id:
-            vector = np.frombuffer(entry.vector, "<f4")
-            self._holding.attach(held, features(entry.question), vector)
+            self._attach(held, np.frombuffer(entry.vector, "<f4"))
+
+    def _attach(self, held: Held, vector: Vectors) -> None:
+        try:
+            self._holding.attach(held, vector)
+        except ValueError as error:
+            self._faults.add("vector", error)
 
     async def _write_forever(self) -> None:
         while True:
@@ -154,7 +165,7 @@ class Upkeep:
             if held is None:
                 continue  # deleted or replaced meanwhile
             if vector is not None and self._embedder is not None:
-                self._holding.attach(held, job.features or features(entry.question), vector)
+                self._attach(held, vector)
                 raw = vector.astype("<f4").tobytes()
                 entry = replace(entry, encoder=self._embedder.id, vector=raw)
             try:

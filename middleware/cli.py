@@ -103,7 +103,14 @@ def _add_bench(commands: Commands) -> None:
     parser.set_defaults(run=_bench)
 
 
+def _single_threaded() -> None:
+    """For libraries that are loaded later: the vectors here are too small to be shared out."""
+    for name in ("OPENBLAS_NUM_THREADS", "OMP_NUM_THREADS"):
+        os.environ.setdefault(name, "1")
+
+
 def _serve(arguments: argparse.Namespace) -> int:
+    _single_threaded()
     from tierway.middleware.serve import serve
 
     settings, code = _settings(arguments.config)
@@ -132,6 +139,7 @@ def _serve(arguments: argparse.Namespace) -> int:
 
 
 def _demo(arguments: argparse.Namespace) -> int:
+    _single_threaded()
     from tierway.middleware.serve import serve
 
     admin_port = arguments.admin_port

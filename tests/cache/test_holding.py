@@ -12,7 +12,6 @@ from hypothesis import strategies as st
 from tierway.cache.holding import Answers, Holding
 from tierway.cache.index import Arena
 from tierway.policies.protocols import Entry
-from tierway.policies.questions import features
 
 P = b"p" * 16
 FIRST = Entry(
@@ -58,7 +57,7 @@ def test_a_newer_answer_takes_the_place_of_the_one_with_its_digest() -> None:
     held = holding(FIRST, index=index)
     old = held.by_id("e1")
     assert old is not None
-    held.attach(old, features("Why?"), VECTOR)
+    held.attach(old, VECTOR)
     held.answers.put("e1", b"old")
     newer = held.hold(replace(FIRST, id="e2", created_at=150.0))
     assert held.exactly(FIRST.exact) is newer
@@ -71,13 +70,13 @@ def test_a_dropped_entry_leaves_nothing_behind() -> None:
     held = holding(FIRST, index=index)
     made = held.by_id("e1")
     assert made is not None
-    held.attach(made, features("Why?"), VECTOR)
+    held.attach(made, VECTOR)
     held.answers.put("e1", b"{}")
     assert held.drop("e1")
     assert not held.drop("e1")
     assert (len(held), index.size(P), held.answers.get("e1")) == (0, 0, None)
     assert held.exactly(FIRST.exact) is held.by_key(made.key) is None
-    held.attach(made, features("Why?"), VECTOR)
+    held.attach(made, VECTOR)
     assert index.size(P) == 0
 
 
@@ -86,10 +85,10 @@ def test_a_vector_is_attached_once() -> None:
     held = holding(FIRST, index=index)
     made = held.by_id("e1")
     assert made is not None
-    first = features("Why?")
-    held.attach(made, first, VECTOR)
-    held.attach(made, features("Why not?"), VECTOR)
-    assert made.features is first
+    held.attach(made, VECTOR)
+    held.attach(made, VECTOR)
+    assert made.indexed
+    assert made.features is made.features  # made once
     assert [key for key, _ in index.search(P, VECTOR, 8)] == [made.key]
 
 
@@ -133,7 +132,7 @@ def test_any_order_of_changes_leaves_the_maps_and_the_index_in_step(
             made = held.hold(entry(number))
             assert (made is None) is (number in deleted)
             if made is not None:
-                held.attach(made, features("Why?"), VECTOR)
+                held.attach(made, VECTOR)
         elif step == "drop":
             held.drop(f"e{number}")
         else:

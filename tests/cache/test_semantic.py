@@ -140,7 +140,6 @@ def test_other_words_hit_with_their_cosine_and_what_was_made_is_handed_on() -> N
         assert found.hit is not None
         assert (found.reason, found.hit.similarity) == ("equal", pytest.approx(0.9987, abs=3e-3))
         assert found.vector is not None
-        assert found.features is not None
         miss = await rig.find(GERMANY)
         assert (miss.hit, miss.reason) == (None, "names")
         assert rig.embedder is not None
@@ -278,7 +277,8 @@ def test_a_deletion_acts_here_though_the_store_fails() -> None:
     async def main(rig: Rig) -> None:
         entry = await rig.keep()
         await rig.store.aclose()
-        assert await rig.cache.delete([entry]) == 1
+        with pytest.raises(CacheError):  # the caller must know that it may come back
+            await rig.cache.delete([entry])
         assert (await rig.find()).hit is None
         assert rig.cache.counts["store"] == 1
 
