@@ -117,7 +117,9 @@ def _is_final(error: GatewayError) -> bool:
     """Our attempts are spent, or asking again cannot help though the status says it might."""
     if isinstance(error, BadCall):
         return error.status >= 500 or error.status in _RETRIED_BY_CLIENTS
-    return isinstance(error, UpstreamError | NoCapacity)
+    if isinstance(error, NoCapacity):
+        return error.attempted
+    return isinstance(error, UpstreamError)
 
 
 def _retry_after(error: GatewayError) -> bytes:

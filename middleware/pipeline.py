@@ -30,6 +30,7 @@ from tierway.policies.errors import (
     UpstreamTimeout,
 )
 from tierway.policies.protocols import Answer, Clock
+from tierway.policies.questions import personal
 from tierway.policies.types import Call, Head, Source, Trace, Usage
 from tierway.router.dispatch import Dispatcher
 from tierway.router.route import Pick, TierRouter
@@ -123,7 +124,9 @@ class Pipeline:
         if not (plan.lookup or plan.store or plan.join):
             return _Lookup(plan, _NO_MARK)
         try:
-            mark = fingerprint(call, names=names, scope=stage.rules.scope, ignore=stage.ignore)
+            # What is asked about oneself has one answer per user, whoever else may share.
+            scope = "user" if personal(call.ask.question) else stage.rules.scope
+            mark = fingerprint(call, names=names, scope=scope, ignore=stage.ignore)
         except CacheError as error:
             stage.cache.faults.add("key", error)
             trace.cache_reason = error.public
@@ -166,7 +169,14 @@ class Pipeline:
     def _flight_key(self, call: Call, look: _Lookup) -> bytes:
         if not look.plan.join:
             return os.urandom(16)  # stored, but shared with nobody
-        form = (call.stream, call.includes_usage, self._router.quality(call))
+        # Those who share an answer share its limits: whoever leads must not bind the others.
+        form = (
+            call.stream,
+            call.includes_usage,
+            self._router.quality(call),
+            self._router.placement(call),
+            round(call.deadline_s - call.arrived_s, 3),
+        )
         return look.mark.exact + repr(form).encode()
 
     async def _open(self, call: Call, pick: Pick, look: _Lookup, trace: Trace) -> Answer:

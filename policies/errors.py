@@ -76,17 +76,25 @@ class Overloaded(GatewayError):
 
 
 class NoCapacity(GatewayError):
-    """Every replica, tier and cloud model that may take the call failed or is out."""
+    """Every replica, tier and cloud model that may take the call failed or is out; when
+    nobody was even asked, `attempted` is False and the client may well come again."""
 
     source = "fleet"
     status = 503
     type = "service_unavailable_error"
     code = "no_capacity"
 
-    def __init__(self, public: str, *, retry_after_s: float = 5.0, status: int = 503) -> None:
+    def __init__(
+        self,
+        public: str,
+        *,
+        retry_after_s: float = 5.0,
+        status: int = 503,
+        attempted: bool = True,
+    ) -> None:
         super().__init__(public)
-        self.retry_after_s = retry_after_s
-        self.status = status
+        self.retry_after_s, self.status = retry_after_s, status
+        self.attempted = attempted
 
 
 class UpstreamError(GatewayError):
@@ -157,7 +165,10 @@ class Rejected(UpstreamError):
 
 
 class CacheError(GatewayError):
+    """Never fails a client's request; an operator's call on the cache is answered with it."""
+
     source = "cache"
+    status = 503
 
 
 class ConfigError(GatewayError):

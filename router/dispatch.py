@@ -93,8 +93,8 @@ class Dispatcher:
         except UpstreamError as error:
             raise self._final(error) from error
 
-    def no_capacity(self, message: str) -> NoCapacity:
-        return NoCapacity(message, status=self._message_status)
+    def no_capacity(self, message: str, *, attempted: bool = True) -> NoCapacity:
+        return NoCapacity(message, status=self._message_status, attempted=attempted)
 
     def _final(self, error: UpstreamError) -> GatewayError:
         """What the client is told once nobody is left to ask."""
@@ -155,7 +155,7 @@ class _Search:
         target, self._target = self._target, None
         if target is None:
             raise self._dispatcher.no_capacity(
-                "No replica or cloud model can take this request now."
+                "No replica or cloud model can take this request now.", attempted=False
             )
         self._tried.add(target.replica)
         self._trace.attempts += 1

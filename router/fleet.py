@@ -8,7 +8,7 @@ negative. Breakers are fed by what became of each lease.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from tierway.policies.protocols import Clock
 from tierway.policies.resilience import Breaker, BreakerRules, may_open, verdict
@@ -53,6 +53,7 @@ class _Replica:
     served: int = 0
     failed: int = 0
     draining: bool = False
+    alive: bool = True
 
 
 class Lease:
@@ -87,19 +88,33 @@ class Fleet:
         return [replica.spec for replica in self._replicas.values()]
 
     def snapshot(self, models: Sequence[str]) -> tuple[ReplicaView, ...]:
-        """The replicas of `models`, available or not, as they are now."""
+        """The replicas of `models`, available or not, as they are now.
+
+        Where every breaker of a model is open, those that answer their health checks count as
+        available all the same: a bad answer is better than none, and a good one tells.
+        """
         now = self._clock()
         return tuple(
-            _view(replica, now) for model in models for replica in self._by_model.get(model, ())
+            view for model in models for view in self._views(self._by_model.get(model, ()), now)
         )
 
     def has_available(self, models: Sequence[str]) -> bool:
         now = self._clock()
-        return any(
-            not replica.draining and replica.breaker.allows(now)
-            for model in models
-            for replica in self._by_model.get(model, ())
+        replicas = [r for model in models for r in self._by_model.get(model, ())]
+        return any(not r.draining and r.breaker.allows(now) for r in replicas) or any(
+            not r.draining and r.alive for r in replicas
         )
+
+    def _views(self, replicas: Sequence[_Replica], now: float) -> list[ReplicaView]:
+        views = [_view(replica, now) for replica in replicas]
+        if any(view.available for view in views):
+            return views
+        return [
+            replace(view, available=True, unavailable_reason="")
+            if replica.alive and not replica.draining
+            else view
+            for replica, view in zip(replicas, views, strict=True)
+        ]
 
     def lease(self, replica_id: str, tokens: int) -> Lease:
         """Takes a slot. A replica whose breaker is half-open uses its one probe for it."""
@@ -117,6 +132,7 @@ class Fleet:
 
     def report_health(self, replica_id: str, *, alive: bool) -> None:
         """What an active check found: hard evidence both ways."""
+        self._replicas[replica_id].alive = alive
         self._replicas[replica_id].breaker.record_health(self._clock(), alive)
 
     def update_facts(self, replica_id: str, facts: Facts) -> None:
@@ -141,13 +157,17 @@ class Fleet:
         found = verdict(error)
         replica.served += found == "success"
         replica.failed += found in ("failure", "hard")
+        if found in ("success", "hard"):
+            replica.alive = found == "success"
         replica.breaker.record(found, now, may_open=self._may_open(replica, now))
 
     def _may_open(self, replica: _Replica, now: float) -> bool:
-        """Statistics may take out at most half of a tier, never its last replica."""
+        """Statistics may take out at most half of a tier, never the last of a model."""
         peers = [r for r in self._replicas.values() if r.spec.tier == replica.spec.tier]
-        others_open = sum(1 for r in peers if r is not replica and not r.breaker.allows(now))
-        return may_open(others_open, len(peers))
+        others = [r for r in peers if r is not replica]
+        left = any(r.breaker.allows(now) for r in others if r.spec.model == replica.spec.model)
+        out = sum(1 for r in others if not r.breaker.allows(now))
+        return left and may_open(out, len(peers))
 
 
 def _view(replica: _Replica, now: float) -> ReplicaView:

@@ -83,7 +83,7 @@ class TierRouter:
             probabilities,
             quality=self.quality(call),
             available=self._available(),
-            placement=self._placement(call),
+            placement=self.placement(call),
             target=pick.target,
         )
 
@@ -127,7 +127,7 @@ class TierRouter:
         }
         return [f"{name}@{revision}" for name, revision in sorted(models)]
 
-    def _placement(self, call: Call) -> str:
+    def placement(self, call: Call) -> str:
         """A tenant's on_prem_only, or the default's, beats what the request asks."""
         rules = self._rules
         bound = rules.placements.get(call.tenant) or rules.placement
