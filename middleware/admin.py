@@ -44,7 +44,7 @@ class _Denied(Exception):
 
 def create_admin_app(gateway: Gateway) -> FastAPI:
     """The application of the admin listener of `gateway`."""
-    app = FastAPI(title="Tierway admin", docs_url=None, redoc_url=None)
+    app = FastAPI(title="Tierway admin", docs_url=None, redoc_url=None, openapi_url=None)
 
     def parts() -> Parts:
         return gateway.parts

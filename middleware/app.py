@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from typing import Any
 
-from fastapi import FastAPI
+from fastapi import FastAPI, Request
 from fastapi.responses import JSONResponse
 
-from tierway.middleware.asgi import Gateway, GatewayMiddleware
+from tierway.middleware.asgi import Gateway, GatewayMiddleware, no_such_path
 
 
 def create_app(config: Any = None, *, gateway: Gateway | None = None) -> GatewayMiddleware:
@@ -23,5 +23,9 @@ def create_app(config: Any = None, *, gateway: Gateway | None = None) -> Gateway
     async def readyz() -> JSONResponse:
         ready = gateway.parts.ready()
         return JSONResponse({"status": "ok" if ready else "no"}, 200 if ready else 503)
+
+    @inner.exception_handler(404)
+    async def unknown(request: Request, _: Exception) -> JSONResponse:
+        return JSONResponse(no_such_path(request.method, request.url.path), 404)
 
     return GatewayMiddleware(inner, gateway=gateway)

@@ -115,14 +115,13 @@ class Gateway:
             )
         elif path in PATHS:
             await self._call(path, scope, receive, send)
-        elif path == _MODELS or path.startswith(_MODELS + "/"):
+        elif (path == _MODELS or path.startswith(_MODELS + "/")) and scope["method"] == "GET":
             await self._list_models(path[len(_MODELS) :].strip("/"), scope, send)
         elif path in _PROBES:
             ready = path == "/healthz" or self._parts.ready()
             await _send_json(send, 200 if ready else 503, {"status": "ok" if ready else "no"})
         else:
-            message = f"There is no {scope['method']} {path} here; see {', '.join(PATHS)}."
-            await _send_json(send, 404, openai_error("invalid_request_error", message))
+            await _send_json(send, 404, no_such_path(scope["method"], path))
 
     async def _list_models(self, name: str, scope: Scope, send: Send) -> None:
         try:
@@ -135,7 +134,8 @@ class Gateway:
     async def _call(self, path: str, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["method"] != "POST":
             message = f"{path} takes POST, not {scope['method']}."
-            await _send_json(send, 405, openai_error("invalid_request_error", message))
+            document = openai_error("invalid_request_error", message)
+            await _send_json(send, 405, document, (b"allow", b"POST"))
             return
         await self.parts.edge.serve(PATHS[path], scope, receive, send)
 
@@ -161,6 +161,13 @@ class GatewayMiddleware:
     async def _lifespan(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Starts before the application says that it is up, stops after it is down."""
 
+        asked = False
+
+        async def inward() -> Message:
+            nonlocal asked
+            asked = True
+            return await receive()
+
         async def outward(message: Message) -> None:
             if message["type"] == "lifespan.startup.complete":
                 try:
@@ -172,7 +179,13 @@ class GatewayMiddleware:
                 await self.gateway.aclose()
             await send(message)
 
-        await self.app(scope, receive, outward)
+        try:
+            await self.app(scope, inward, outward)
+        except Exception:
+            if asked:
+                raise
+            # By the specification such an application has no lifespan; the gateway has one.
+            await _serve_lifespan(self.gateway, receive, send)
 
 
 def route_path(scope: Mapping[str, Any]) -> str:
@@ -201,11 +214,18 @@ async def _serve_lifespan(gateway: Gateway, receive: Receive, send: Send) -> Non
     await send({"type": "lifespan.shutdown.complete"})
 
 
-async def _send_json(send: Send, status: int, document: Any) -> None:
+def no_such_path(method: str, path: str) -> dict[str, Any]:
+    """The body of a 404, in the wire's own shape."""
+    message = f"There is no {method} {path} here; there are {', '.join(PATHS)}."
+    return openai_error("invalid_request_error", message, code="unknown_path")
+
+
+async def _send_json(send: Send, status: int, document: Any, *more: tuple[bytes, bytes]) -> None:
     body = orjson.dumps(document)
     headers = [
         (b"content-type", b"application/json"),
         (b"content-length", str(len(body)).encode()),
+        *more,
     ]
     await send({"type": "http.response.start", "status": status, "headers": headers})
     await send({"type": "http.response.body", "body": body})

@@ -303,7 +303,7 @@ async def _cache_stage(settings: Settings, stack: AsyncExitStack) -> CacheStage:
     embedder = None
     if given.mode != "off":
         embedder = await _embedder(settings, stack)
-    store = await _store(settings, stack)
+    store, fallen_back = await _store(settings, stack)
     equivalence = Equivalence.shipped(max_error_rate=given.max_error_rate)
     cache = SemanticCache(
         store,
@@ -313,6 +313,8 @@ async def _cache_stage(settings: Settings, stack: AsyncExitStack) -> CacheStage:
         wall=time.time,
         scope_is_user=given.scope == "user",
     )
+    if fallen_back:
+        cache.faults.add("store", fallen_back)
     await cache.start()
     stack.push_async_callback(cache.aclose)
     return CacheStage(
@@ -332,20 +334,23 @@ async def _cache_stage(settings: Settings, stack: AsyncExitStack) -> CacheStage:
     )
 
 
-async def _store(settings: Settings, stack: AsyncExitStack) -> CacheStore:
-    """The configured store; memory, with a warning, when it cannot be used."""
+async def _store(
+    settings: Settings, stack: AsyncExitStack
+) -> tuple[CacheStore, CacheError | None]:
+    """The configured store; memory, with the reason, when it cannot be used."""
     given = settings.cache.store
     kind = "memory" if settings.cache.mode == "off" else given.kind
     arguments = (given.path,) if kind == "sqlite" else ()
     store: CacheStore = _load("store." + kind)(*arguments)
+    reason = None
     try:
         await store.start()
     except CacheError as error:
         logger.warning("cache store: %s Answers are kept in memory only.", error.public)
-        store = _load("store.memory")()
+        reason, store = error, _load("store.memory")()
         await store.start()
     stack.push_async_callback(store.aclose)
-    return store
+    return store, reason
 
 
 async def _embedder(settings: Settings, stack: AsyncExitStack) -> Embedder | None:

@@ -125,7 +125,7 @@ def _serve(arguments: argparse.Namespace) -> int:
         return 2
     if settings is None:
         port = 8080 if arguments.port is None else arguments.port
-        admin_port = port + 1 if arguments.admin_port is None else arguments.admin_port
+        admin_port = _beside(port) if arguments.admin_port is None else arguments.admin_port
         host = arguments.host or "127.0.0.1"
         return serve(None, host=host, port=port, admin=("127.0.0.1", admin_port))
     port = settings.server.port if arguments.port is None else arguments.port
@@ -144,7 +144,7 @@ def _demo(arguments: argparse.Namespace) -> int:
 
     admin_port = arguments.admin_port
     if admin_port is None:
-        admin_port = arguments.port + 1 if arguments.port else 0
+        admin_port = _beside(arguments.port)
     return serve(None, host=arguments.host, port=arguments.port, admin=("127.0.0.1", admin_port))
 
 
@@ -215,6 +215,11 @@ def _settings(config: str | None) -> tuple[Settings | None, int]:
     except ConfigError as error:
         print(*error.faults, sep="\n", file=sys.stderr)
         return None, 2
+
+
+def _beside(port: int) -> int:
+    """The next port; any free one where there is none."""
+    return port + 1 if 0 < port < 65535 else 0
 
 
 def _port(text: str) -> int:

@@ -63,22 +63,36 @@ class Edge:
         reply = Reply(send, codec, trace)
         watch = _Watch(receive)
         try:
-            await self._answer(codec, headers, receive, reply, watch, trace, began_s)
-        except GatewayError as error:
-            await self._fail(reply, error)
+            await self._answer_or_fail(codec, headers, receive, reply, watch, began_s)
         except ClientLeft:
             trace.outcome = "client_left"
         except asyncio.CancelledError:
             if not watch.left():
                 raise
             trace.outcome = "client_left"
-        except Exception:
-            logger.exception("request %s failed inside the gateway", trace.request_id)
-            await self._fail(reply, GatewayError("The gateway failed; see its log."))
         finally:
             watch.stop()
             reply.stop()
             self._finish(trace, began_s)
+
+    async def _answer_or_fail(
+        self,
+        codec: Codec,
+        headers: Mapping[bytes, bytes],
+        receive: Receive,
+        reply: Reply,
+        watch: _Watch,
+        began_s: float,
+    ) -> None:
+        try:
+            await self._answer(codec, headers, receive, reply, watch, began_s)
+        except GatewayError as error:
+            await self._fail(reply, error)
+        except ClientLeft:
+            raise
+        except Exception:  # border: whatever went wrong, the client hears of it
+            logger.exception("request %s failed inside the gateway", reply.trace.request_id)
+            await self._fail(reply, GatewayError("The gateway failed; see its log."))
 
     async def _answer(
         self,
@@ -87,29 +101,30 @@ class Edge:
         receive: Receive,
         reply: Reply,
         watch: _Watch,
-        trace: Trace,
         began_s: float,
     ) -> None:
+        trace, limits = reply.trace, self._limits
         tenant = self.tenants.identify(headers)
         trace.tenant = tenant
-        raw = await _body(receive, headers, self._limits.max_body_bytes)
+        raw = await _body(receive, headers, limits.max_body_bytes, limits.total_timeout_s)
         call = codec.parse(
             raw,
             headers,
             request_id=trace.request_id,
             tenant=tenant,
             arrived_s=began_s,
-            default_timeout_s=self._limits.total_timeout_s,
+            default_timeout_s=limits.total_timeout_s,
         )
         trace.requested_model, trace.stream = call.model, call.stream
         reply.debug = call.controls.debug
         watch.start()
         if call.stream:
-            reply.commit_after(self._limits.commit_after_s)
+            reply.commit_after(limits.commit_after_s)
         answer = await self._pipeline.handle(call, trace)
         try:
             trace.first_token_s = self._clock() - began_s
             await reply.send_answer(call, answer)
+            watch.stop()  # a client that goes after the last byte has not left anything
         finally:
             trace.usage = answer.usage
             await answer.aclose()
@@ -123,7 +138,10 @@ class Edge:
     def _finish(self, trace: Trace, began_s: float) -> None:
         trace.duration_s = self._clock() - began_s
         for hook in self._hooks:
-            hook(trace)
+            try:
+                hook(trace)
+            except Exception:  # border: a hook may be anybody's code
+                logger.exception("a hook failed for request %s", trace.request_id)
 
 
 class _Watch:
@@ -169,7 +187,20 @@ class _Watch:
             self._watcher.cancel()
 
 
-async def _body(receive: Receive, headers: Mapping[bytes, bytes], limit: int) -> bytes:
+async def _body(
+    receive: Receive, headers: Mapping[bytes, bytes], limit: int, seconds: float
+) -> bytes:
+    """The whole body. Raises BadCall: 413 past `limit` bytes, 408 past `seconds`."""
+    try:
+        async with asyncio.timeout(seconds):
+            return await _read_body(receive, headers, limit)
+    except TimeoutError as cause:
+        raise BadCall(
+            f"The request body did not come within total_timeout_s = {seconds:g}.", status=408
+        ) from cause
+
+
+async def _read_body(receive: Receive, headers: Mapping[bytes, bytes], limit: int) -> bytes:
     declared = headers.get(b"content-length", b"")
     if declared.isdigit() and int(declared) > limit:
         raise _too_large(limit)

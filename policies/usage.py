@@ -47,9 +47,13 @@ def usage_from(reported: Mapping[str, Any]) -> Usage | None:
 
 def _counts(usage: Mapping[str, Any]) -> Iterator[tuple[str, int]]:
     for name, value in usage.items():
-        if isinstance(value, int) and not isinstance(value, bool) and name.endswith("tokens"):
+        if name.endswith("tokens") and _is_count(value):
             yield name, value
         elif name in ("prompt_tokens_details", "input_tokens_details") and value:
             cached = value.get("cached_tokens") if isinstance(value, Mapping) else None
-            if isinstance(cached, int):
+            if _is_count(cached):
                 yield "cached_tokens", cached
+
+
+def _is_count(value: Any) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool) and 0 <= value < 2**53

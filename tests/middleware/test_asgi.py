@@ -286,3 +286,25 @@ def test_the_admin_application_is_there_to_be_mounted() -> None:
             assert list(state["tiers"]) == ["small"]
 
     run(main)
+
+
+def test_an_application_without_a_lifespan_still_gets_a_started_gateway() -> None:
+    async def inner(scope: Any, receive: Any, send: Any) -> None:
+        raise AssertionError("this application knows nothing of lifespans")
+
+    async def main() -> list[str]:
+        said: list[str] = []
+        incoming = [{"type": "lifespan.startup"}, {"type": "lifespan.shutdown"}]
+
+        async def receive() -> dict[str, str]:
+            return incoming.pop(0)
+
+        async def send(message: Any) -> None:
+            said.append(message["type"])
+
+        config = {"cache": {"mode": "off"}, "tiers": {"small": {}}, "models": {}}
+        middleware = GatewayMiddleware(inner, config=config)
+        await middleware({"type": "lifespan"}, receive, send)
+        return said
+
+    assert asyncio.run(main()) == ["lifespan.startup.complete", "lifespan.shutdown.complete"]
