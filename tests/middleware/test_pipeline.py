@@ -484,3 +484,34 @@ def test_a_put_that_was_overtaken_does_not_come_back_with_the_log() -> None:
             assert new.entry_id != old.entry_id
 
     run(main)
+
+
+def test_calls_of_other_limits_or_placement_do_not_share() -> None:
+    async def main(rig: Rig) -> None:
+        gate = asyncio.Event()
+
+        async def slow(_: Call) -> FakeAnswer:
+            await gate.wait()
+            return whole()
+
+        rig.script(slow)
+        short = replace(make_call(), arrived_s=0.0, deadline_s=2000.0)
+        calls = [make_call(), short, controlled(make_call(), placement="on_prem_only")]
+        asks = [asyncio.create_task(rig.ask(call)) for call in calls]
+        for _ in range(10):
+            await asyncio.sleep(0)
+        gate.set()
+        await asyncio.gather(*asks)
+        assert rig.asked() == 3
+
+    run(main)
+
+
+def test_what_is_asked_about_oneself_is_kept_apart_by_user() -> None:
+    async def main(rig: Rig) -> None:
+        mine = "What is my account balance?"
+        await rig.ask(replace(make_call(mine), user="alice"))
+        assert (await rig.ask(replace(make_call(mine), user="bob")))[1].cache == "miss"
+        assert (await rig.ask(replace(make_call(mine), user="alice")))[1].cache == "hit"
+
+    run(main)

@@ -120,3 +120,24 @@ def test_totals_tell_good_from_bad() -> None:
     fleet.lease("m@h:0", 1).finish(None)
     fail(fleet, "m@h:0", BrokenStream("cut"))
     assert fleet.totals("m@h:0") == (1, 1)
+
+
+def test_when_every_breaker_is_open_those_that_live_are_asked_all_the_same() -> None:
+    fleet = make(2)
+    fail(fleet, "m@h:0", Rejected(500, (), b""), times=20)
+    fail(fleet, "m@h:1", Refused("gone"))
+    assert available(fleet) == ["m@h:0"]
+    assert fleet.has_available(["m"])
+    fleet.report_health("m@h:0", alive=False)
+    assert available(fleet) == []
+    assert not fleet.has_available(["m"])
+    fleet.report_health("m@h:0", alive=True)
+    assert available(fleet) == ["m@h:0"]
+
+
+def test_statistics_never_open_the_last_replica_of_a_model() -> None:
+    specs = [ReplicaSpec(f"{m}@h:{n}", m, "small", f"http://h:{n}") for m in "abc" for n in "12"]
+    fleet = Fleet(specs, clock=FakeClock())
+    for replica in ("a@h:1", "a@h:2"):
+        fail(fleet, replica, Rejected(500, (), b""), times=20)
+    assert [view.id for view in fleet.snapshot(["a"]) if view.available] == ["a@h:2"]
