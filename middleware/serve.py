@@ -7,6 +7,7 @@ import contextlib
 import gc
 import logging
 import os
+import re
 import secrets
 import socket
 import sys
@@ -14,6 +15,7 @@ from collections.abc import Iterator
 from typing import Any, Literal
 
 import uvicorn
+from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
 from tierway.middleware.app import create_app
 from tierway.middleware.asgi import Gateway
@@ -23,6 +25,7 @@ from tierway.policies.errors import ConfigError
 
 # A request leaves hundreds of short-lived objects and next to no cycles: look for those rarely.
 _GC_THRESHOLD = (10_000, 20, 20)
+_H2C = re.compile(rb"(\r\n)upgrade(:[ \t]*h2c[ \t]*\r\n)", re.IGNORECASE)
 _GRACE_S = 30  # streams in flight may take so long to end after a signal
 
 
@@ -43,6 +46,20 @@ class _AdminServer(uvicorn.Server):
     @contextlib.contextmanager
     def capture_signals(self) -> Iterator[None]:
         yield
+
+
+class _Protocol(HttpToolsProtocol):
+    """HTTP/1.1 that stays so.
+
+    Java's client and `curl --http2` offer an upgrade to HTTP/2 with every first request. The
+    offer may be ignored, but the parser takes it for accepted and drops the body: so it is made
+    to look like an unknown header. Inside JSON a line break cannot stand before such a text.
+    """
+
+    def data_received(self, data: bytes) -> None:
+        if b"h2c" in data:
+            data = _H2C.sub(rb"\1x-no-h2c\2", data, count=1)
+        super().data_received(data)
 
 
 def serve(settings: Settings | None, *, host: str, port: int, admin: tuple[str, int]) -> int:
@@ -113,6 +130,7 @@ class _Runner:
 def _config(app: Any, *, lifespan: Literal["auto", "off"] = "auto") -> uvicorn.Config:
     return uvicorn.Config(
         app,
+        http=_Protocol,
         interface="asgi3",  # a bound method is not recognised as one
         lifespan=lifespan,
         proxy_headers=False,

@@ -150,3 +150,10 @@ def test_pipelined_requests_on_one_connection_are_all_answered() -> None:
             await writer.wait_closed()
 
     asyncio.run(main())
+
+
+def test_an_offer_of_http2_is_ignored_and_the_body_kept(client: httpx.Client) -> None:
+    headers = {"upgrade": "h2c", "connection": "Upgrade, HTTP2-Settings", "http2-settings": "AAMA"}
+    answer = client.post(CHAT, json={"model": "auto", "messages": USER}, headers=headers)
+    assert answer.status_code == 200
+    assert answer.headers["x-tierway-cache"] in ("miss", "hit")
