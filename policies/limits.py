@@ -90,6 +90,14 @@ def sift(tiers: Sequence[Tier], wanted: Needs) -> tuple[list[Tier], list[tuple[s
 
 def refusal(wanted: Needs, tiers: Sequence[Tier]) -> BadCall:
     """The error for a call that none of the models in `tiers` can take."""
+    if not any(tier.models for tier in tiers):
+        names = ", ".join(tier.name for tier in tiers)
+        return BadCall(
+            f"The tier {names} has no model here.",
+            status=404,
+            code="model_not_found",
+            param="model",
+        )
     models = [model for tier in tiers for model in tier.models if model.kind in wanted.kinds]
     if not models:
         kinds = " or ".join(sorted(wanted.kinds))

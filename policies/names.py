@@ -131,4 +131,5 @@ def _drawn(targets: Sequence[tuple[str, float]], draw: float) -> str:
 
 def _available(tiers: Sequence[Tier], aliases: Aliases) -> str:
     models = [model.name for tier in tiers for model in tier.models]
-    return ", ".join(dict.fromkeys([AUTO, *(tier.name for tier in tiers), *models, *aliases]))
+    filled = [tier.name for tier in tiers if tier.models]
+    return ", ".join(dict.fromkeys([AUTO, *filled, *models, *aliases]))

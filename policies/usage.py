@@ -10,7 +10,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Iterator, Mapping
-from typing import Any
+from typing import Any, TypeGuard
 
 from tierway.policies.types import Usage
 
@@ -55,5 +55,5 @@ def _counts(usage: Mapping[str, Any]) -> Iterator[tuple[str, int]]:
                 yield "cached_tokens", cached
 
 
-def _is_count(value: Any) -> bool:
+def _is_count(value: Any) -> TypeGuard[int]:
     return isinstance(value, int) and not isinstance(value, bool) and 0 <= value < 2**53

@@ -5,6 +5,7 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
+from fakes import make_call
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -270,3 +271,13 @@ def test_a_higher_dial_never_chooses_a_weaker_tier(
     assert low.rank <= high.rank
     assert serves(high.name, stored, TIERS, min(one, other))
     assert stored[cheapest(TIERS, stored, 1.0).name] == max(values)
+
+
+def test_a_tier_without_models_is_named() -> None:
+    tiers = [Tier("small", 0, "7b", (Model("s", "small"),)), Tier("large", 1, "175b", ())]
+    with pytest.raises(BadCall, match="The tier large has no model") as caught:
+        choose(make_call(model="large"), tiers, {}, quality=0.5)
+    assert (caught.value.status, caught.value.code) == (404, "model_not_found")
+    with pytest.raises(BadCall) as caught:
+        choose(make_call(model="huge"), tiers, {}, quality=0.5)
+    assert "large" not in caught.value.public
