@@ -16,6 +16,8 @@ import orjson
 from tierway.policies.errors import BrokenStream, Rejected
 
 _DONE = b"[DONE]"
+_BORDERS = (b"\n\n", b"\r\n\r\n")
+_EVENT_BYTES = 4 << 20  # no event of an answer is longer; the bound of what is held back
 _EMPTY_CHOICES = (b'"choices":[]', b'"choices": []')
 _ERROR = (b'data: {"error"', b'data:{"error"')
 _TOKEN_FIELDS = (
@@ -40,20 +42,18 @@ class Framer:
     __slots__ = ("_rest", "_strip", "done", "error", "usage_event")
 
     def __init__(self, *, strip_usage: bool) -> None:
-        self._rest = b""
+        self._rest = bytearray()
         self._strip = strip_usage
         self.done = False
         self.usage_event = b""
         self.error: Mapping[str, Any] | None = None
 
     def feed(self, chunk: bytes) -> bytes:
-        """The whole events that `chunk` completes, maybe none."""
-        block = self._rest + chunk if self._rest else chunk
-        if block.endswith((b"\n\n", b"\r\n\r\n")):
-            self._rest = b""
-        else:
-            cut = _last_border(block)
-            block, self._rest = block[:cut], block[cut:]
+        """The whole events that `chunk` completes, maybe none. Raises BrokenStream for an event
+        that does not end within 4 MiB."""
+        block = chunk
+        if self._rest or not chunk.endswith(_BORDERS):
+            block = self._completed(chunk)
             if not block:
                 return b""
         if _DONE in block[-24:]:
@@ -66,10 +66,26 @@ class Framer:
 
     def finish(self) -> bytes:
         """What is left at the end of the body: a last event may lack its blank line."""
-        rest, self._rest = self._rest, b""
+        rest = bytes(self._rest)
+        self._rest.clear()
         if _DONE in rest:
             self.done = _ends_with_done(rest)
         return rest if self.done else b""
+
+    def _completed(self, chunk: bytes) -> bytes:
+        """The events up to the last border, which ends in `chunk`; what follows is held back.
+        Each byte is looked at once, so that a long event costs no more than a short one."""
+        rest = self._rest
+        searched = max(0, len(rest) - 3)  # a border of four bytes may have begun before
+        rest += chunk
+        cut = _last_border(rest, searched)
+        if not cut:
+            if len(rest) > _EVENT_BYTES:
+                raise BrokenStream("The upstream sent an event that does not end.")
+            return b""
+        block = bytes(rest[:cut])
+        del rest[:cut]
+        return block
 
     def _up_to_error(self, block: bytes) -> bytes:
         kept = []
@@ -189,8 +205,8 @@ def _ends_with_done(block: bytes) -> bool:
     return last.startswith(b"data:") and last[5:].strip().startswith(_DONE)
 
 
-def _last_border(block: bytes) -> int:
-    plain, crlf = block.rfind(b"\n\n"), block.rfind(b"\r\n\r\n")
+def _last_border(block: bytearray, start: int) -> int:
+    plain, crlf = block.rfind(b"\n\n", start), block.rfind(b"\r\n\r\n", start)
     return max(plain + 2 if plain >= 0 else 0, crlf + 4 if crlf >= 0 else 0)
 
 

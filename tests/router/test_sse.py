@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import time
 from itertools import pairwise
 
 import orjson
@@ -44,6 +45,26 @@ def test_the_usage_chunk_passes_and_is_noted_for_a_client_that_asked() -> None:
     framer = Framer(strip_usage=False)
     assert framer.feed(USAGE) == USAGE
     assert framer.usage_event == USAGE
+
+
+def test_an_event_that_never_ends_breaks_the_stream_at_four_mebibytes() -> None:
+    framer = Framer(strip_usage=False)
+    piece = b"x" * (64 << 10)
+    for _ in range(64):
+        assert framer.feed(piece) == b""
+    with pytest.raises(BrokenStream):
+        framer.feed(b"x")
+
+
+def test_the_time_of_an_event_grows_with_its_length_not_with_its_pieces() -> None:
+    framer = Framer(strip_usage=False)
+    long = b"data: " + b"x" * (4 << 20)
+    began = time.process_time()
+    out = b"".join(framer.feed(long[at : at + 128]) for at in range(0, 4 << 20, 128))
+    out += framer.feed(b"\n\n: next")
+    assert time.process_time() - began < 2  # minutes where each piece looks at all before it
+    assert out == long[: 4 << 20] + b"\n\n"
+    assert framer.feed(b"\n\n") == b": next\n\n"
 
 
 def test_an_empty_choices_chunk_without_usage_passes() -> None:
