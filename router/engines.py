@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 
@@ -11,13 +13,16 @@ from tierway.router.fleet import Facts
 @dataclass(frozen=True, slots=True)
 class Engine:
     """Names without `_total`; the first that a page has counts. Counts are summed over
-    labels (data-parallel ranks), shares take the largest."""
+    labels (data-parallel ranks), shares take the largest. Samples that differ only in the
+    labels of `shards` tell of the same requests, and the first of these ranks speaks for all.
+    """
 
     health: str
     metrics: str | None = None
     running: tuple[str, ...] = ()
     waiting: tuple[str, ...] = ()
     kv_usage: tuple[str, ...] = ()
+    shards: tuple[str, ...] = ()
 
 
 ENGINES: Mapping[str, Engine] = {
@@ -34,6 +39,7 @@ ENGINES: Mapping[str, Engine] = {
         running=("sglang:num_running_reqs",),
         waiting=("sglang:num_queue_reqs",),
         kv_usage=("sglang:token_usage",),
+        shards=("pp_rank", "tp_rank", "moe_ep_rank"),
     ),
     "tgi": Engine(
         health="/health",
@@ -58,38 +64,58 @@ ENGINES: Mapping[str, Engine] = {
     "generic": Engine(health="/v1/models"),
 }
 
+_LABEL = re.compile(r'([a-zA-Z_]\w*)="((?:[^"\\]|\\.)*)"')
+_NAME_END = re.compile(r"[{\s]")
+
+_Samples = dict[tuple[tuple[str, str], ...], tuple[tuple[int, ...], float]]
+"""By the labels that tell requests apart: the rank that spoke, and what it said."""
+
 
 def read_facts(engine: Engine, page: str, now_s: float) -> Facts:
     """The facts of one metrics page (Prometheus text format)."""
-    names = {*engine.running, *engine.waiting, *engine.kv_usage}
-    samples: dict[str, list[float]] = {}
+    found: dict[str, _Samples] = {
+        name: {} for name in (*engine.running, *engine.waiting, *engine.kv_usage)
+    }
     for line in page.splitlines():
-        name = line.split("{", 1)[0].split(" ", 1)[0]
-        if name in names:
-            samples.setdefault(name, []).append(_value(line))
-    running = _first(engine.running, samples)
-    waiting = _first(engine.waiting, samples)
-    kv_usage = _first(engine.kv_usage, samples)
+        samples = found.get(_NAME_END.split(line, 1)[0])
+        if samples is not None:
+            _add(samples, line, engine.shards)
+    kv_usage = _first(engine.kv_usage, found)
     return Facts(
-        waiting=int(sum(waiting)) if waiting else None,
-        running=int(sum(running)) if running else None,
+        waiting=_count(_first(engine.waiting, found)),
+        running=_count(_first(engine.running, found)),
         kv_usage=max(kv_usage) if kv_usage else None,
         read_s=now_s,
     )
 
 
-def _first(names: tuple[str, ...], samples: Mapping[str, list[float]]) -> list[float]:
-    for name in names:
-        if name in samples:
-            return samples[name]
-    return []
+def _add(samples: _Samples, line: str, shards: tuple[str, ...]) -> None:
+    labels = dict(_LABEL.findall(line))
+    rank = tuple(_rank(labels.pop(shard, "")) for shard in shards)
+    group = tuple(sorted(labels.items()))
+    if group not in samples or rank < samples[group][0]:
+        samples[group] = rank, _value(line)
+
+
+def _rank(label: str) -> int:
+    return int(label) if label.isdecimal() and len(label) < 10 else 0
+
+
+def _first(names: tuple[str, ...], found: Mapping[str, _Samples]) -> list[float]:
+    samples = next((found[name] for name in names if found[name]), {})
+    return [value for _, value in samples.values()]
+
+
+def _count(values: list[float]) -> int | None:
+    total = sum(values)
+    return int(total) if values and math.isfinite(total) else None
 
 
 def _value(line: str) -> float:
-    """The sample of a line; a timestamp may follow it."""
-    rest = line.rsplit("}", 1)[-1] if "{" in line else line.split(" ", 1)[1]
+    """The sample of a line; a timestamp may follow it. What is no number counts as 0."""
+    rest = line.rsplit("}", 1)[-1].split() if "{" in line else line.split()[1:]
     try:
-        value = float(rest.split()[0])
+        value = float(rest[0])
     except (ValueError, IndexError):
         return 0.0
-    return value if value == value and value not in (float("inf"), float("-inf")) else 0.0
+    return value if math.isfinite(value) else 0.0

@@ -89,6 +89,39 @@ def test_counts_of_data_parallel_ranks_are_summed_and_the_fullest_cache_counts()
     assert facts(page) == (10, 6, 0.4)
 
 
+def sglang(value: float, **labels: object) -> str:
+    told = "".join(f',{name}="{label}"' for name, label in labels.items())
+    return (
+        f'sglang:num_running_reqs{{model_name="m"{told}}} {value}\n'
+        f'sglang:token_usage{{model_name="m"{told}}} 0.{value}\n'
+    )
+
+
+def test_ranks_that_share_their_requests_count_once() -> None:
+    def running(*samples: str) -> int | None:
+        return facts("".join(samples), ENGINES["sglang"])[0]
+
+    tensor = [sglang(3, tp_rank=rank, pp_rank=0, moe_ep_rank=rank // 2) for rank in range(4)]
+    assert running(*tensor) == running(*reversed(tensor)) == 3
+    stages = [sglang(3 - stage, tp_rank=0, pp_rank=stage) for stage in range(2)]
+    assert running(*stages) == running(*reversed(stages)) == 3
+    page = "".join([sglang(3, tp_rank=0), sglang(9, tp_rank=1)])
+    assert facts(page, ENGINES["sglang"]) == (3, None, 0.3)
+
+
+def test_data_parallel_ranks_are_summed_also_where_they_split_one_tensor_group() -> None:
+    own = [sglang(3, tp_rank=tp, pp_rank=0, dp_rank=dp) for dp in range(2) for tp in range(2)]
+    assert facts("".join(own), ENGINES["sglang"])[0] == 6
+    split = [sglang(3, tp_rank=rank, pp_rank=0, dp_rank=rank // 2) for rank in range(4)]
+    assert facts("".join(split), ENGINES["sglang"])[0] == 6
+    assert facts("".join(split[::2]), ENGINES["sglang"])[0] == 6
+
+
+def test_odd_ranks_are_no_fault() -> None:
+    page = "".join(sglang(2, tp_rank=rank) for rank in ("", "x", "²", "-1", "9" * 5000))
+    assert facts(page, ENGINES["sglang"])[0] == 2
+
+
 def test_the_old_name_of_the_kv_gauge_is_read_and_the_new_one_goes_before_it() -> None:
     old = 'vllm:gpu_cache_usage_perc{model_name="m"} 0.75\n'
     new = 'vllm:kv_cache_usage_perc{model_name="m"} 0.5\n'
@@ -103,10 +136,22 @@ def test_a_value_that_is_no_number_counts_nothing(value: str) -> None:
     assert facts(page)[0] == 0
 
 
+@pytest.mark.parametrize("line", ["vllm:num_requests_running", "vllm:num_requests_running "])
+def test_a_name_without_a_value_counts_nothing(line: str) -> None:
+    assert facts(line + "\n")[0] == 0
+    assert facts(line)[0] == 0
+
+
+def test_a_sum_that_is_no_number_is_not_known() -> None:
+    page = "".join(f'vllm:num_requests_running{{engine="{rank}"}} 1e308\n' for rank in range(2))
+    assert facts(page)[0] is None
+
+
 def test_timestamps_exponents_line_ends_and_odd_labels() -> None:
     assert facts("vllm:num_requests_running 3 1700000000000\n")[0] == 3
     assert facts('vllm:num_requests_running{engine="0"} 3 1700000000000\n')[0] == 3
     assert facts("vllm:num_requests_running 1.2e+01\r\n")[0] == 12
+    assert facts("vllm:num_requests_running\t3\n")[0] == 3
     assert facts('vllm:num_requests_running{model_name="a}b{c"} 3\n')[0] == 3
 
 
