@@ -1,8 +1,9 @@
 """Pollers: asks every replica how it is, once a period, and tells the fleet.
 
-A replica that answers its health path is alive; one that refuses twice in a row is dead (one
-lost answer is no evidence). Metrics are read from engines that have them; what cannot be read
-leaves the last facts to age.
+A replica that answers its health path is alive; one that refuses the connection twice in a row
+is dead. A slow answer, a 5xx and a connection that breaks are no evidence: a busy engine gives
+them too, and what it makes of requests says more. Metrics are read from engines that have them;
+what cannot be read leaves the last facts to age.
 """
 
 from __future__ import annotations
@@ -11,7 +12,7 @@ import asyncio
 import logging
 from collections import Counter
 
-from tierway.policies.errors import GatewayError
+from tierway.policies.errors import Dropped, GatewayError, Refused
 from tierway.policies.protocols import Clock
 from tierway.router.engines import ENGINES, Engine, read_facts
 from tierway.router.fleet import Fleet, ReplicaSpec
@@ -29,13 +30,16 @@ class HttpProbe:
     def __init__(self, transport: Transport, *, timeout_s: float = 2.0) -> None:
         self._transport, self._timeout_s = transport, timeout_s
 
-    async def healthy(self, origin: Origin, engine: Engine) -> bool:
-        """True for any answer that is not a 5xx. Raises nothing but cancellation."""
+    async def healthy(self, origin: Origin, engine: Engine) -> bool | None:
+        """True for any answer that is not a 5xx, False where nobody could be reached, None for
+        what says neither. Raises nothing but cancellation."""
         try:
             status, _ = await self._get(origin, engine.health)
+        except Refused as error:
+            return None if isinstance(error, Dropped) else False
         except (GatewayError, TimeoutError):
-            return False
-        return status < 500
+            return None
+        return True if status < 500 else None
 
     async def metrics(self, origin: Origin, engine: Engine) -> str | None:
         """The metrics page, None when it cannot be had."""
@@ -57,46 +61,50 @@ class HttpProbe:
 
 
 class Poller:
-    """Polls all replicas of a fleet every `period_s` until closed."""
+    """Polls each replica of a fleet every `period_s` until closed, each at its own pace: one
+    that is slow to answer does not hold up what is known of the others."""
 
     def __init__(
         self, fleet: Fleet, probe: HttpProbe, *, clock: Clock, period_s: float = 1.0
     ) -> None:
         self._fleet, self._probe, self._clock, self._period_s = fleet, probe, clock, period_s
-        self._misses: Counter[str] = Counter()
-        self._task: asyncio.Task[None] | None = None
+        self._refusals: Counter[str] = Counter()
+        self._tasks: list[asyncio.Task[None]] = []
 
     def start(self) -> None:
-        self._task = asyncio.get_running_loop().create_task(self._forever())
+        loop = asyncio.get_running_loop()
+        self._tasks = [loop.create_task(self._forever(spec)) for spec in self._polled()]
 
     async def aclose(self) -> None:
-        if self._task is not None:
-            self._task.cancel()
-            await asyncio.gather(self._task, return_exceptions=True)
+        for task in self._tasks:
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
 
     async def poll(self) -> None:
         """One round over all replicas, at once."""
-        await asyncio.gather(*(self._one(spec) for spec in self._fleet.specs() if spec.url))
+        await asyncio.gather(*(self._one(spec) for spec in self._polled()))
+
+    def _polled(self) -> list[ReplicaSpec]:
+        return [spec for spec in self._fleet.specs() if spec.url]
 
     async def _one(self, spec: ReplicaSpec) -> None:
         engine = ENGINES.get(spec.engine, ENGINES["generic"])
         origin = Origin.parse(spec.url)
-        if await self._probe.healthy(origin, engine):
-            self._misses[spec.id] = 0
-            self._fleet.report_health(spec.id, alive=True)
-        else:
-            self._misses[spec.id] += 1
-            if self._misses[spec.id] >= _DEAD_AFTER:
-                self._fleet.report_health(spec.id, alive=False)
+        healthy = await self._probe.healthy(origin, engine)
+        self._refusals[spec.id] = self._refusals[spec.id] + 1 if healthy is False else 0
+        if self._refusals[spec.id] >= _DEAD_AFTER:
+            self._fleet.report_health(spec.id, alive=False)
+        if not healthy:
             return
+        self._fleet.report_health(spec.id, alive=True)
         page = await self._probe.metrics(origin, engine)
         if page is not None:
             self._fleet.update_facts(spec.id, read_facts(engine, page, self._clock()))
 
-    async def _forever(self) -> None:
+    async def _forever(self, spec: ReplicaSpec) -> None:
         while True:
             try:
-                await self.poll()
+                await self._one(spec)
             except Exception:  # border: the background loop outlives any fault
-                logger.exception("a round of probes failed")
+                logger.exception("the probe of %s failed", spec.id)
             await asyncio.sleep(self._period_s)

@@ -18,6 +18,7 @@ from tierway.router.transport import Origin, Transport
 
 PAGE = 'vllm:num_requests_running{engine="0"} 3\nvllm:num_requests_waiting{engine="0"} 1\n'
 Pages = dict[bytes, tuple[int, bytes]]
+DROPPED = (0, b"")
 
 
 @asynccontextmanager
@@ -34,6 +35,8 @@ async def engine(pages: Pages, *, silent: bool = False) -> AsyncIterator[tuple[s
                     await reader.read()
                     return
                 status, body = pages.get(path, (404, b"no such page"))
+                if (status, body) == DROPPED:
+                    return
                 writer.write(
                     b"HTTP/1.1 %d x\r\ncontent-length: %d\r\n\r\n%b" % (status, len(body), body)
                 )
@@ -61,9 +64,9 @@ def run(test: Callable[[Transport], Coroutine[Any, Any, None]]) -> None:
 
 
 @pytest.mark.parametrize(
-    ("status", "alive"), [(200, True), (204, True), (404, True), (500, False), (503, False)]
+    ("status", "alive"), [(200, True), (204, True), (404, True), (500, None), (503, None)]
 )
-def test_any_answer_but_a_5xx_is_a_sign_of_life(status: int, alive: bool) -> None:
+def test_any_answer_but_a_5xx_is_a_sign_of_life(status: int, alive: bool | None) -> None:
     async def main(transport: Transport) -> None:
         async with engine({b"/health": (status, b"")}) as (url, asked):
             probe = HttpProbe(transport)
@@ -73,13 +76,22 @@ def test_any_answer_but_a_5xx_is_a_sign_of_life(status: int, alive: bool) -> Non
     run(main)
 
 
-def test_a_refused_or_silent_replica_is_not_healthy_and_raises_nothing() -> None:
+def test_who_refuses_is_dead_who_is_silent_may_live_and_neither_raises() -> None:
     async def main(transport: Transport) -> None:
         async with engine({}, silent=True) as (url, _):
             probe = HttpProbe(transport, timeout_s=0.05)
-            assert not await probe.healthy(Origin.parse(url), ENGINES["vllm"])
+            assert await probe.healthy(Origin.parse(url), ENGINES["vllm"]) is None
             assert await probe.metrics(Origin.parse(url), ENGINES["vllm"]) is None
-        assert not await probe.healthy(Origin.parse(url), ENGINES["vllm"])
+        assert await probe.healthy(Origin.parse(url), ENGINES["vllm"]) is False
+
+    run(main)
+
+
+def test_a_connection_dropped_without_an_answer_is_no_evidence() -> None:
+    async def main(transport: Transport) -> None:
+        async with engine({b"/health": DROPPED}) as (url, asked):
+            assert await HttpProbe(transport).healthy(Origin.parse(url), ENGINES["vllm"]) is None
+            assert asked == [b"/health"]
 
     run(main)
 
@@ -110,15 +122,16 @@ class ScriptedProbe(HttpProbe):
     """Says what it is told of every replica; `fault` is raised once."""
 
     def __init__(self) -> None:
-        self.alive, self.page = True, PAGE
+        self.alive: bool | None = True
+        self.page = PAGE
         self.fault: Exception | None = None
         self.asked: list[str] = []
-        self.gate: Callable[[], Awaitable[None]] | None = None
+        self.gate: Callable[[str], Awaitable[None]] | None = None
 
-    async def healthy(self, origin: Origin, engine: Engine) -> bool:
+    async def healthy(self, origin: Origin, engine: Engine) -> bool | None:
         self.asked.append(origin.host)
         if self.gate is not None:
-            await self.gate()
+            await self.gate(origin.host)
         if self.fault is not None:
             fault, self.fault = self.fault, None
             raise fault
@@ -171,7 +184,7 @@ def test_a_page_that_cannot_be_had_leaves_the_last_facts_to_age() -> None:
     asyncio.run(main())
 
 
-def test_one_lost_answer_is_no_evidence_two_in_a_row_are() -> None:
+def test_one_refusal_is_no_evidence_two_in_a_row_are() -> None:
     async def main() -> None:
         rig = Rig()
         for alive in (False, True, False):
@@ -187,6 +200,42 @@ def test_one_lost_answer_is_no_evidence_two_in_a_row_are() -> None:
     asyncio.run(main())
 
 
+def test_answers_that_are_slow_or_faulty_take_nobody_out_and_bring_nobody_back() -> None:
+    async def main() -> None:
+        rig = Rig()
+        await rig.poller.poll()
+        rig.clock.advance(2)
+        for alive in (None, None, None, False, None, False):
+            rig.probe.alive = alive
+            await rig.poller.poll()
+        assert all(view.available for view in rig.views())
+        assert (rig.views()[0].running, rig.views()[0].facts_age_s) == (3, 2)
+        await rig.poller.poll()
+        rig.probe.alive = None
+        await rig.poller.poll()
+        assert not any(view.available for view in rig.views())
+
+    asyncio.run(main())
+
+
+def test_a_slow_replica_does_not_hold_up_the_others() -> None:
+    async def main() -> None:
+        rig, never = Rig(), asyncio.Event()
+
+        async def gate(host: str) -> None:
+            if host == "b":
+                await never.wait()
+
+        rig.probe.gate = gate
+        rig.poller.start()
+        await until(lambda: rig.probe.asked.count("a") >= 3)
+        assert rig.probe.asked.count("b") == 1
+        assert rig.views()[0].running == 3
+        await asyncio.wait_for(rig.poller.aclose(), 5)
+
+    asyncio.run(main())
+
+
 def test_the_background_loop_outlives_a_fault_and_ends_when_closed(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
@@ -194,7 +243,7 @@ def test_the_background_loop_outlives_a_fault_and_ends_when_closed(
         rig = Rig()
         rig.probe.fault = RuntimeError("a fault of the test")
         rig.poller.start()
-        await until(lambda: rig.views()[0].running == 3)
+        await until(lambda: rig.views()[0].running == 3 and len(rig.probe.asked) > 3)
         await rig.poller.aclose()
         rounds = len(rig.probe.asked)
         for _ in range(20):
@@ -203,7 +252,7 @@ def test_the_background_loop_outlives_a_fault_and_ends_when_closed(
 
     with caplog.at_level(logging.ERROR):
         asyncio.run(main())
-    assert [record.message for record in caplog.records] == ["a round of probes failed"]
+    assert [record.message for record in caplog.records] == ["the probe of m@a failed"]
 
 
 def test_a_poller_is_closed_in_the_middle_of_a_round_and_before_its_first() -> None:
@@ -211,7 +260,7 @@ def test_a_poller_is_closed_in_the_middle_of_a_round_and_before_its_first() -> N
         rig = Rig()
         await rig.poller.aclose()
         never = asyncio.Event()
-        rig.probe.gate = lambda: _waits(never)
+        rig.probe.gate = lambda _: _waits(never)
         rig.poller.start()
         await until(lambda: len(rig.probe.asked) == 2)
         await asyncio.wait_for(rig.poller.aclose(), 5)
