@@ -107,7 +107,7 @@ async def _assemble(
     clock = time.monotonic
     transport = Transport(connect_timeout_s=settings.resilience.connect_timeout_s)
     stack.push_async_callback(transport.aclose)
-    models = await _models(settings, transport, live=live)
+    models = await _models(settings, environ, transport, live=live)
     tiers = _tiers(settings, models)
     fleet = Fleet(_replicas(settings, tiers), clock=clock)
     holder = PolicyHolder(PolicySet.build(tiers))
@@ -161,13 +161,18 @@ async def _assemble(
 # ---- models, tiers, replicas -----------------------------------------------------------------
 
 
-async def _models(settings: Settings, transport: Transport, *, live: bool) -> Mapping[str, Model]:
+async def _models(
+    settings: Settings, environ: Mapping[str, str], transport: Transport, *, live: bool
+) -> Mapping[str, Model]:
     """The configured models; what the file leaves open is asked of their replicas."""
     made = {name: _model(name, given) for name, given in settings.models.items()}
     if not live:
         return made
     asked = {
-        name: [api_origin(replica.url) for replica in settings.models[name].replicas]
+        name: [
+            (api_origin(replica.url), environ.get(replica.api_key_env or "", ""))
+            for replica in settings.models[name].replicas
+        ]
         for name, model in made.items()
         if not model.cloud and (model.served_name is None or model.context_tokens is None)
     }
@@ -334,9 +339,7 @@ async def _cache_stage(settings: Settings, stack: AsyncExitStack) -> CacheStage:
     )
 
 
-async def _store(
-    settings: Settings, stack: AsyncExitStack
-) -> tuple[CacheStore, CacheError | None]:
+async def _store(settings: Settings, stack: AsyncExitStack) -> tuple[CacheStore, CacheError | None]:
     """The configured store; memory, with the reason, when it cannot be used."""
     given = settings.cache.store
     kind = "memory" if settings.cache.mode == "off" else given.kind

@@ -19,21 +19,25 @@ logger = logging.getLogger(__name__)
 _TIMEOUT_S = 2.0
 _BODY_BYTES = 1 << 20
 
+Card = dict[str, Any]
 
-async def ask_model(transport: Transport, origins: Sequence[Origin], model: Model) -> Model:
-    """`model` with its open fields filled in by the first replica that answers.
 
-    Where none does, the model is called by its configured name, with a warning.
+async def ask_model(
+    transport: Transport, replicas: Sequence[tuple[Origin, str]], model: Model
+) -> Model:
+    """`model` with its open fields filled in by the first replica that answers; `replicas` are
+    the origins of their APIs, each with its bearer key, empty for none.
+
+    Where none answers, the model is called by its configured name, with a warning.
     """
-    for origin in origins:
-        card = await _card(transport, origin)
-        if card is not None:
-            window = card.get("max_model_len")
+    for origin, api_key in replicas:
+        cards = await _cards(transport, origin, api_key)
+        if cards:
+            card = _named(model.served_name, cards)
             return replace(
                 model,
-                served_name=model.served_name or str(card["id"]),
-                context_tokens=model.context_tokens
-                or (window if isinstance(window, int) and window > 0 else None),
+                served_name=model.served_name or card["id"],
+                context_tokens=model.context_tokens or _window(card, cards),
             )
     if model.served_name is None:
         logger.warning(
@@ -44,17 +48,36 @@ async def ask_model(transport: Transport, origins: Sequence[Origin], model: Mode
     return model
 
 
-async def _card(transport: Transport, origin: Origin) -> dict[str, Any] | None:
-    """The first model card of /v1/models, None when there is none to be had."""
+def _named(served_name: str | None, cards: Sequence[Card]) -> Card:
+    """The card of the configured name, by id or by the path it was loaded from (`root`); the
+    first where no name is configured or no card bears it."""
+    by_id = (card for card in cards if card["id"] == served_name)
+    by_root = (card for card in cards if served_name and card.get("root") == served_name)
+    return next(by_id, None) or next(by_root, cards[0])
+
+
+def _window(card: Card, cards: Sequence[Card]) -> int | None:
+    """The context window; the card of an adapter leaves it to that of its `parent`."""
+    parents = (other for other in cards if other["id"] == card.get("parent"))
+    for window in (held.get("max_model_len") for held in (card, *parents)):
+        if isinstance(window, int) and window > 0:
+            return window
+    return None
+
+
+async def _cards(transport: Transport, origin: Origin, api_key: str) -> list[Card]:
+    """The model cards of /v1/models, none when they are not to be had."""
+    key = b"Bearer " + api_key.encode()
+    headers = ((b"authorization", key),) if api_key else ()
     try:
         async with asyncio.timeout(_TIMEOUT_S):
-            response = await transport.request(origin, b"GET", b"/models", (), b"")
+            response = await transport.request(origin, b"GET", b"/models", headers, b"")
             try:
                 cards = orjson.loads(await response.read_all(_BODY_BYTES))["data"]
             finally:
                 await response.aclose()
     except (GatewayError, TimeoutError, ValueError, KeyError, TypeError):
-        return None
-    if isinstance(cards, list) and cards and isinstance(cards[0], dict) and "id" in cards[0]:
-        return cards[0]
-    return None
+        return []
+    if not isinstance(cards, list):
+        return []
+    return [card for card in cards if isinstance(card, dict) and isinstance(card.get("id"), str)]

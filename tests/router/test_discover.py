@@ -5,12 +5,13 @@ from __future__ import annotations
 import asyncio
 import logging
 import socket
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
 
 import orjson
 import pytest
 
+from tierway.middleware.build import build
 from tierway.policies.types import Model
 from tierway.router.discover import ask_model
 from tierway.router.transport import Origin, Transport
@@ -19,13 +20,19 @@ CARD = {"id": "Qwen/Qwen2.5-7B-Instruct", "object": "model", "max_model_len": 32
 
 
 @asynccontextmanager
-async def replica(body: bytes, *, status: int = 200) -> AsyncIterator[tuple[Origin, list[bytes]]]:
-    """A server with one answer; its API and the request lines it got."""
+async def replica(body: bytes, *, key: str = "") -> AsyncIterator[tuple[Origin, list[bytes]]]:
+    """A server with one answer, for those who have its key; its API and the request lines it
+    got."""
     asked: list[bytes] = []
 
     async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        asked.append((await reader.readuntil(b"\r\n\r\n")).split(b"\r\n", 1)[0])
-        writer.write(b"HTTP/1.1 %d x\r\ncontent-length: %d\r\n\r\n" % (status, len(body)) + body)
+        line, *headers = (await reader.readuntil(b"\r\n\r\n")).split(b"\r\n")
+        asked.append(line)
+        keys = [header for header in headers if header.startswith(b"authorization:")]
+        known = keys == ([b"authorization: Bearer " + key.encode()] if key else [])
+        told = body if known else b'{"error": "no key"}'
+        status = 200 if known else 401
+        writer.write(b"HTTP/1.1 %d x\r\ncontent-length: %d\r\n\r\n" % (status, len(told)) + told)
         writer.close()
 
     server = await asyncio.start_server(serve, "127.0.0.1", 0)
@@ -36,24 +43,27 @@ async def replica(body: bytes, *, status: int = 200) -> AsyncIterator[tuple[Orig
         server.close()
 
 
-def asked_of(model: Model, *bodies: bytes, gone: bool = False) -> tuple[Model, list[list[bytes]]]:
-    """The model after asking replicas with these bodies, the first of them unreachable if
-    `gone`; and what each was asked."""
+def asked_of(
+    model: Model, *bodies: bytes, gone: bool = False, keys: Sequence[str] = ()
+) -> tuple[Model, list[list[bytes]]]:
+    """The model after asking replicas with these bodies and keys, the first of them
+    unreachable if `gone`; and what each was asked."""
 
     async def main() -> tuple[Model, list[list[bytes]]]:
         transport = Transport(connect_timeout_s=2)
-        origins, asked = [], []
+        replicas, asked = [], []
         async with AsyncExitStack() as stack:
             stack.push_async_callback(transport.aclose)
             if gone:
                 taken = stack.enter_context(socket.socket())  # taken, and nobody listens
                 taken.bind(("127.0.0.1", 0))
-                origins.append(Origin.parse(f"http://127.0.0.1:{taken.getsockname()[1]}/v1"))
-            for body in bodies:
-                origin, log = await stack.enter_async_context(replica(body))
-                origins.append(origin)
+                origin = Origin.parse(f"http://127.0.0.1:{taken.getsockname()[1]}/v1")
+                replicas.append((origin, ""))
+            for body, key in zip(bodies, keys or [""] * len(bodies), strict=True):
+                origin, log = await stack.enter_async_context(replica(body, key=key))
+                replicas.append((origin, key))
                 asked.append(log)
-            return await asyncio.wait_for(ask_model(transport, origins, model), 10), asked
+            return await asyncio.wait_for(ask_model(transport, replicas, model), 10), asked
 
     return asyncio.run(main())
 
@@ -85,6 +95,49 @@ def test_the_first_replica_that_answers_is_believed() -> None:
     assert [len(log) for log in asked] == [1, 1, 0]
 
 
+def test_each_replica_is_asked_with_its_own_key() -> None:
+    second = cards({"id": "second"})
+    found, asked = asked_of(Model("q", "small"), b"null", second, keys=("first key", "other key"))
+    assert found.served_name == "second"
+    assert [len(log) for log in asked] == [1, 1]
+
+
+def test_the_configured_key_reaches_the_replica() -> None:
+    async def main() -> Model:
+        async with replica(cards(CARD), key="s3cret") as (origin, _):
+            url = f"http://{origin.host}:{origin.port}"
+            fleet = [{"url": url, "engine": "generic", "api_key_env": "REPLICA_KEY"}]
+            models = {"qwen": {"tier": "small", "replicas": fleet}}
+            config = {"models": models, "cache": {"mode": "off"}}
+            parts = await build(config, {"REPLICA_KEY": "s3cret"})
+            await parts.aclose()
+        return next(model for tier in parts.tiers for model in tier.models)
+
+    found = asyncio.run(asyncio.wait_for(main(), 10))
+    assert (found.served_name, found.context_tokens) == (CARD["id"], 32768)
+
+
+@pytest.mark.parametrize(
+    ("served_name", "window"), [("mine", 4096), ("/weights/mine", 4096), ("other", 512), ("x", 512)]
+)
+def test_the_window_is_that_of_the_configured_name(served_name: str, window: int) -> None:
+    told = cards(
+        {"id": "other", "root": "other", "max_model_len": 512},
+        {"id": "mine", "root": "/weights/mine", "max_model_len": 4096},
+        {"id": "mine too", "root": "mine", "max_model_len": 1024},
+    )
+    found, _ = asked_of(Model("q", "small", served_name=served_name), told)
+    assert (found.served_name, found.context_tokens) == (served_name, window)
+
+
+def test_an_adapter_has_the_window_of_its_parent() -> None:
+    adapter = {"id": "adapter", "root": "/lora", "parent": "base", "max_model_len": None}
+    told = cards({"id": "x", "max_model_len": 1}, {"id": "base", "max_model_len": 8192}, adapter)
+    assert asked_of(Model("q", "small", served_name="adapter"), told)[0].context_tokens == 8192
+    orphan = cards({"id": "x", "max_model_len": 1}, {"id": "adapter"})
+    assert asked_of(Model("q", "small", served_name="adapter"), orphan)[0].context_tokens is None
+
+
 @pytest.mark.parametrize("window", [None, 0, -1, "32768", 1.5])
 def test_a_window_that_is_no_count_is_not_known(window: object) -> None:
     found, _ = asked_of(Model("q", "small"), cards({"id": "served", "max_model_len": window}))
@@ -105,6 +158,7 @@ def test_a_window_that_is_no_count_is_not_known(window: object) -> None:
         b'{"data": []}',
         b'{"data": [null]}',
         b'{"data": [{"object": "model"}]}',
+        b'{"data": [{"id": null}]}',
     ],
 )
 def test_a_body_without_a_card_is_a_warning_and_the_configured_name(
