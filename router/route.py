@@ -7,7 +7,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from fnmatch import fnmatchcase
 from typing import TYPE_CHECKING, Any
 
 from tierway.policies.names import AUTO, Aliases, Target, UnknownModel, resolve
@@ -20,6 +19,7 @@ if TYPE_CHECKING:
     from tierway.policies.protocols import Vectors
 
 _REACH_KEPT = 1024
+_LONGEST_KEPT = 256  # characters of a name; a client may send longer ones, and many of them
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,11 +56,12 @@ class TierRouter:
     ) -> None:
         self._tiers, self._classifier, self._fleet = tiers, classifier, fleet
         self._rules, self._draw = rules, draw
+        self._branches = _branches(rules.aliases)
         self._reach: dict[str, str] = {}
 
     def resolve(self, call: Call) -> Pick:
         """Raises BadCall for a name that is nothing here."""
-        return Pick(self._resolve(call, self._draw()), self._names(call))
+        return Pick(self._resolve(call, self._rules.aliases, self._draw()), self._names(call))
 
     def quality(self, call: Call) -> float:
         """The dial in force for a call, 0 the cheapest, 1 the best."""
@@ -97,28 +98,25 @@ class TierRouter:
         plain = [name for name in self._rules.aliases if not set(name) & set("*?[")]
         return cards + [_card(name, models) for name in plain if name not in taken]
 
-    def _resolve(self, call: Call, draw: float) -> Target:
+    def _resolve(self, call: Call, aliases: Aliases, draw: float = 0.0) -> Target:
         return resolve(
-            call,
-            self._tiers,
-            self._rules.aliases,
-            unknown_model=self._rules.unknown_model,
-            draw=draw,
+            call, self._tiers, aliases, unknown_model=self._rules.unknown_model, draw=draw
         )
 
     def _names(self, call: Call) -> str:
         label = f"{call.controls.tier}\x1f{call.model}" if call.controls.tier else call.model
         known = self._reach.get(label)
         if known is None:
+            known = "\x1e".join([label, *self._reached(call)])
             if len(self._reach) >= _REACH_KEPT:
                 self._reach.clear()  # names that match nothing may be many; the rest is few
-            known = self._reach[label] = "\x1e".join([label, *self._reached(call)])
+            if len(call.model) <= _LONGEST_KEPT:
+                self._reach[label] = known
         return known
 
     def _reached(self, call: Call) -> list[str]:
         """`name@revision` of every model, over all targets of an alias."""
-        aliased = any(fnmatchcase(call.model, pattern) for pattern in self._rules.aliases)
-        ends = {self._resolve(call, draw) for draw in (_DRAWS if aliased else (0.0,))}
+        ends = {self._resolve(call, aliases) for aliases in self._branches}
         models = {
             (model.name, model.revision)
             for target in ends
@@ -143,8 +141,13 @@ class TierRouter:
         ]
 
 
-# Enough draws to meet every target of an alias whose weights are not below one in a thousand.
-_DRAWS = tuple(step / 1000 for step in range(1000))
+def _branches(aliases: Aliases) -> list[Aliases]:
+    """The same aliases with one target each, so often that every target has its turn."""
+    most = max(map(len, aliases.values()), default=1)
+    return [
+        {alias: (targets[min(turn, len(targets) - 1)],) for alias, targets in aliases.items()}
+        for turn in range(most)
+    ]
 
 
 def _card(name: str, models: Sequence[Model]) -> dict[str, Any]:

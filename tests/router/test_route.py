@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import time
+import tracemalloc
 from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
@@ -10,6 +12,7 @@ import pytest
 from fakes import FakeClock, make_call
 
 from tierway.policies.errors import BadCall
+from tierway.policies.names import Aliases
 from tierway.policies.types import Ask, Call, Controls, Model, Tier
 from tierway.router.fleet import Fleet, ReplicaSpec
 from tierway.router.route import RouteRules, TierRouter
@@ -26,7 +29,7 @@ TIERS = (
     Tier("cloud", 2, "cloud", (CLOUD,)),
     Tier("empty", 3, "cloud", ()),
 )
-ALIASES = {
+ALIASES: Aliases = {
     "prod": (("qwen", 95.0), ("gpt", 5.0)),
     "gpt-*": (("auto", 1.0),),
 }
@@ -45,7 +48,7 @@ class Scale:
 
 
 class Rig:
-    def __init__(self, *, draw: float = 0.0, **rules: Any) -> None:
+    def __init__(self, *, draw: float = 0.0, aliases: Aliases = ALIASES, **rules: Any) -> None:
         specs = [
             ReplicaSpec(model.name, model.name, model.tier, "") for model in (SMALL, LARGE, CLOUD)
         ]
@@ -55,7 +58,7 @@ class Rig:
             TIERS,
             self.scale,
             self.fleet,
-            rules=RouteRules(aliases=ALIASES, **rules),
+            rules=RouteRules(aliases=aliases, **rules),
             draw=lambda: self.draw,
         )
 
@@ -191,6 +194,50 @@ def test_the_names_do_not_depend_on_the_draw() -> None:
     low, high = (Rig(draw=draw).router.resolve(make_call(model="prod")) for draw in (0.0, 0.99))
     assert low.names == high.names
     assert low.target != high.target
+
+
+def test_the_names_hold_the_rarest_target_and_only_those_of_the_aliases_that_fit() -> None:
+    aliases = {
+        "prod": (("qwen", 1e9), ("llama", 1e-9), ("gpt", 1.0)),
+        "plain": (("llama", 1.0),),
+        "x[1]": (("qwen", 1.0), ("gpt", 1.0)),
+        "prod-*": (("gpt", 1.0), ("large", 1.0)),
+    }
+    router = Rig(aliases=aliases, unknown_model="auto").router
+
+    def reached(model: str) -> list[str]:
+        return router.resolve(make_call(model=model)).names.split("\x1e")[1:]
+
+    assert reached("prod") == ["gpt@", "llama@", "qwen@r1"]
+    assert reached("plain") == ["llama@"]
+    assert reached("x[1]") == ["gpt@", "qwen@r1"]
+    assert reached("prod-7") == ["gpt@", "llama@"]
+    assert reached("other") == reached("auto") == ["gpt@", "llama@", "qwen@r1"]
+
+
+def test_a_new_name_costs_about_as_much_as_a_known_one() -> None:
+    router = Rig().router
+    calls = [make_call(model=f"gpt-{number}") for number in range(200)]
+
+    def spent_s() -> float:
+        began = time.process_time()
+        for call in calls:
+            router.resolve(call)
+        return time.process_time() - began
+
+    assert spent_s() < 50 * spent_s()  # a draw for each share in a thousand takes hundreds
+
+
+def test_long_names_are_not_kept() -> None:
+    router = Rig(unknown_model="auto").router
+    tracemalloc.start()
+    try:
+        for number in range(20):
+            router.resolve(make_call(model=f"{number:0>1000000}"))
+        held_bytes, _ = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert held_bytes < 5_000_000
 
 
 def test_the_names_stay_right_after_more_names_than_are_kept() -> None:
