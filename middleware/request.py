@@ -17,6 +17,7 @@ from tierway.policies.types import Ask, Call, Controls, WireName
 
 _BEFORE, _BEHIND = 24, 12  # characters of the excerpt around a JSON error
 _DEEPEST = 254  # levels that orjson writes
+_LONGEST_MODEL = 256  # characters; the name is looked up, told in errors and kept in keys
 _JSON_NAMES = {list: "an array", str: "a string", bool: "a boolean", type(None): "null"}
 
 
@@ -48,6 +49,12 @@ def model_of(document: Mapping[str, Any]) -> str:
         raise missing("model")
     if not isinstance(model, str) or not model.strip():
         raise wrong("model", "a string that is not empty")
+    if len(model) > _LONGEST_MODEL:
+        raise BadCall(
+            f"model must have at most {_LONGEST_MODEL} characters.",
+            param="model",
+            code="string_above_max_length",
+        )
     return model
 
 
