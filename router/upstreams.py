@@ -23,6 +23,7 @@ from tierway.policies.errors import BrokenStream, Rejected, UpstreamError, Upstr
 from tierway.policies.protocols import Clock
 from tierway.policies.types import Call, Head, Headers, Model, Source, Usage, WireName
 from tierway.policies.usage import usage_from, usage_of
+from tierway.router.discover import ask_model
 from tierway.router.splice import upstream_body
 from tierway.router.sse import Framer, error_of, has_first_token, rejection
 from tierway.router.transport import Origin, Response, Transport
@@ -39,6 +40,7 @@ _EVENTS = b"text/event-stream"
 _ERROR_BODY_BYTES = 1 << 20
 _OUR_KEY = (401, 403, 407)  # about the gateway's credentials, none of the client's business
 _HOLD_BYTES = 1 << 20  # a stream that says nothing in so many bytes is no stream of tokens
+_ASK_EVERY_S = 10.0
 _DRAIN_S = 0.05  # grace for the end of the body after [DONE], so that the connection is kept
 
 
@@ -77,7 +79,8 @@ class HttpUpstream:
     ) -> None:
         self._transport, self._origin, self._model = transport, origin, model
         self._timeouts, self._clock = timeouts, clock
-        self._max_body_bytes = max_body_bytes
+        self._api_key, self._max_body_bytes = api_key, max_body_bytes
+        self._ask_again_s = 0.0
         self._static: Headers = ((b"content-type", _JSON), (b"user-agent", b"tierway"))
         if api_key:
             self._static += ((b"authorization", b"Bearer " + api_key.encode()),)
@@ -110,6 +113,11 @@ class HttpUpstream:
         return left, "total"
 
     async def _send(self, call: Call) -> Response:
+        if self._model.served_name is None and self._clock() >= self._ask_again_s:
+            # Nobody could tell at the start: an engine may take longer to load than we do.
+            self._ask_again_s = self._clock() + _ASK_EVERY_S
+            replica = (self._origin, self._api_key)
+            self._model = await ask_model(self._transport, [replica], self._model)
         accept = _EVENTS if call.stream else _JSON
         headers = [*self._static, (b"accept", accept), (b"x-request-id", call.id.encode())]
         if call.traceparent:
