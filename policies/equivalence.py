@@ -5,8 +5,8 @@ mode" stand at 0.97), so it only proposes. Two questions are first held against 
 word: any veto (numbers, units, dates, negation, antonyms, names, literals, question word, persons,
 direction, order) refuses. What is left falls into a relation by its content words,
 
-    equal   the same words after synonyms, plurals, fillers and question frames
-    loose   the same, but other prepositions or pronouns between them
+    equal   the same words in the same order, after synonyms, plurals, fillers and question frames
+    loose   the same, but other function words between them
     extra   one side says more
     other   both sides have words of their own
 
@@ -150,12 +150,15 @@ def relation_of(a: Features, b: Features) -> Relation:
     # Chinese content is characters: one more of them is another word (可爱的可, 可爱).
     if a.language == "zh" and Counter(a.words) != Counter(b.words):
         return "extra"
-    return "equal" if a.grammar == b.grammar and not _about_somebody(a, b) else "loose"
+    return "equal" if a.key == b.key and not _other_article(a, b) else "loose"
 
 
-def _about_somebody(a: Features, b: Features) -> bool:
-    """One side names a person and the other none: my blood type, blood type."""
-    return "en" in (a.language, b.language) and a.persons != b.persons and not _anybody(a, b)
+def _other_article(a: Features, b: Features) -> bool:
+    """The king, a king; one of them without any is as good: the black hole, black holes."""
+    if a.articles == b.articles:
+        return False
+    known = {word: article[0] for article, word in b.articles}
+    return any(known.get(word, article[0]) != article[0] for article, word in a.articles)
 
 
 def veto(a: Features, b: Features) -> str:
@@ -253,18 +256,23 @@ def _anybody(a: Features, b: Features) -> bool:
 
 
 def _swapped(a: Features, b: Features) -> bool:
-    """Paris to London and back; the same words in another order, unless whole halves changed
-    places ("what is X good for" and "for what is X good")."""
+    """Paris to London and back; what eats snakes and what snakes eat."""
     if [value for value, _ in a.numbers] != [value for value, _ in b.numbers]:
         return True
     if a.language == "en" and _roles_clash(a, b):
         return True
     if a.content != b.content or a.words == b.words:
         return False
-    first, second = tuple(dict.fromkeys(a.words)), tuple(dict.fromkeys(b.words))
-    if first == second:
-        return False
-    return bool(a.roles or b.roles) or not _rotated(first, second)
+    return tuple(dict.fromkeys(a.words)) != tuple(dict.fromkeys(b.words))
+
+
+def _case_differs(a: Features, b: Features) -> bool:
+    """Polish and polish: where both texts use capitals, or the two are known to be two words."""
+    both = a.cased and b.cased
+    return any(
+        (both or word in en.CASED) and word in (b.surface if word in a.capitals else a.surface)
+        for word in a.capitals ^ b.capitals
+    )
 
 
 def _roles_clash(a: Features, b: Features) -> bool:
@@ -279,10 +287,6 @@ def _roles_clash(a: Features, b: Features) -> bool:
     )
 
 
-def _rotated(first: tuple[str, ...], second: tuple[str, ...]) -> bool:
-    return any(first[at:] + first[:at] == second for at in range(1, len(first)))
-
-
 _VETOES = (
     ("numbers", _numbers_differ),
     ("units", _units_differ),
@@ -292,6 +296,7 @@ _VETOES = (
     ("antonym", _opposite),
     ("question-word", _asks_differ),
     ("names", _names_differ),
+    ("case", _case_differs),
     ("person", _persons_differ),
     ("order", _swapped),
 )

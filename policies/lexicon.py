@@ -50,7 +50,7 @@ _ENGLISH = frozenset(
     them then she many some so these would other into has more her two him see time could no
     make than first been its who now my did get i me does why where should not he they our us am
     any please define describe meaning tell give show name explain between without was list need
-    want like
+    want like what's who's where's when's how's that's it's i'm can't don't doesn't isn't
     """)
 )
 _FOREIGN = frozenset(
@@ -125,16 +125,29 @@ PERSONAL = re.compile(
 )
 TIME_SENSITIVE = re.compile(
     r"\b(?:now|today|tonight|tomorrow|yesterday|currently|current|latest|newest|recent|recently|"
-    r"(?:right|just) now|this (?:week|month|year|morning|afternoon|evening|season)|upcoming|"
-    r"nowadays|so far|live|breaking|news|weather|forecast|temperature (?:in|outside)|"
-    r"(?:stock|share|gold|silver|oil|bitcoin|btc|eth|gas|petrol|fuel) prices?|price|prices|"
-    r"exchange rate|interest rate|what time is it|what (?:day|date) is it|score|traffic|"
-    r"still (?:alive|open|available)|next (?:week|month|year|match|game|election)|"
-    r"how old is|who is the (?:\w+ ){0,2}(?:president|prime minister|ceo|king|queen|"
-    r"chancellor|champion))\b|"
-    r"今天|今日|今晚|明天|昨天|后天|现在|目前|当前|最新|最近|近期|刚刚|本周|本月|今年|这周|"
-    r"这个月|实时|"
-    r"天气|气温|新闻|股价|股票|油价|金价|价格|汇率|利率|比分|路况|几点了|多少钱|行情|排行|热搜",
+    r"(?:last|this|past|coming|next) (?:night|week|weekend|month|quarter|year|morning|afternoon|"
+    r"evening|season|match|game|race|election|"
+    r"(?:mon|tues|wednes|thurs|fri|satur|sun)day)|upcoming|nowadays|so far|live|breaking|news|"
+    r"weather|forecast|raining|snowing|temperature (?:in|outside)|"
+    r"prices?|pric(?:ed|ing)|stocks?|shares?|market cap|exchange rate|interest rate|"
+    r"(?:what(?:'?s| is)|tell me) the (?:time|date)|what time is it|what (?:day|date) is it|"
+    r"scores?|standings|who (?:won|wins|is winning|leads)|traffic|"
+    r"(?:is|are|was) (?:[\w.-]+ ){1,4}(?:down|up|offline|online|open|closed|alive|dead|working|"
+    r"available)|outage|"
+    r"(?:days?|weeks?|months?|hours?|long) (?:\w+ )?(?:until|till|to go|left|since)|"
+    r"still (?:alive|open|available)|how old is|"
+    r"who(?:'?s| is| are|se)\b[^.?!]{0,60}?\b(?:president|prime minister|minister|ceo|cto|cfo|king|"
+    r"queen|pope|mayor|governor|senator|chancellor|champion|chair(?:man|woman)?|head|leader|coach|"
+    r"captain|owner|richest|monarch|secretary|speaker|director|manager)|"
+    r"trending|in stock|net worth|population)\b|"
+    r"今天|今日|今晚|今早|明天|明日|明晚|昨天|昨日|昨晚|昨夜|后天|前天|现在|目前|当前|眼下|最新|最近|"
+    r"近期|近日|刚刚|刚才|[本这上下]个?(?:周|月|星期|礼拜|季度|赛季|场|轮)|今年|去年|明年|实时|即时|"
+    r"天气|气温|下雨|下雪|新闻|股价|股票|大盘|油价|金价|房价|价格|汇率|利率|比分|赛果|路况|几点了|"
+    r"现任|在任|赢了|谁赢|崩了|宕机|挂了|行情|排行|热搜|多少钱|"
+    r"(?:还有|还剩|距离?|离).{0,8}(?:几|多少|多久)|"
+    r"(?:总统|总理|首相|主席|国王|女王|部长|市长|省长|书记|董事长|总裁|首席|教练|队长|冠军|首富)"
+    r".{0,3}(?:是谁|谁|叫什么|是哪)|谁是.{0,12}(?:总统|总理|首相|主席|国王|女王|部长|市长|省长|"
+    r"书记|董事长|总裁|教练|队长|冠军|首富)",
     re.IGNORECASE,
 )
 _SUM = re.compile(

@@ -55,6 +55,8 @@ QUESTION_WORDS = {
     "who": "who", "whom": "who", "whose": "who", "when": "when", "where": "where", "why": "why",
     "what": "what", "which": "what", "how": "how",
 } | {
+    f"what{kind}": f"what{kind}" for kind in ("time", "year", "date", "day", "month")
+} | {
     f"how{kind}": f"how{kind}"
     for kind in entries("""
     many much long old far often tall big high deep fast large heavy expensive
@@ -75,8 +77,8 @@ STOP = frozenset(
     does did done can could would may might shall has have had having it its this that these
     those there i me my mine we us our ours you your yours myself yourself one some any and or
     but if then so exactly precisely ever such quite than also just really actually very much
-    please what which who whom whose when where why how he him his she her hers they them their
-    someone somebody people anyone up out get go etc ok oh well via per
+    what which who whom whose when where why how he him his she her hers they them their
+    someone somebody anyone owns up out get go etc ok oh well via per
     """)
 )  # fmt: skip
 PERSONS = {
@@ -91,11 +93,19 @@ PERSONS = {
     **dict.fromkeys(["she", "her", "hers"], 4),
     **dict.fromkeys(["they", "them", "their"], 5),
 }
-# Words without content that still tell questions apart: "what is X" and "what is in X".
-GRAMMAR = frozenset(
+# Words that change nothing wherever they stand, and those that do not behind the question word.
+OPENING = frozenset(["do", "does", "is", "are"])
+ARTICLES = {"a": "a", "an": "a", "the": "the"}
+FILLERS = frozenset(
     entries("""
-    in on at for to with by from into about up out as via per and or it its this that these
-    those have has had having they them he him his she her there who doing done
+    exactly precisely
+    """)
+)
+# More than one clause: what a negation or a condition belongs to depends on where it stands.
+CLAUSES = frozenset(
+    entries("""
+    if when while because who that which unless until after before and or but to than whether
+    although though since so
     """)
 )
 DIRECTIONS = frozenset(
@@ -103,36 +113,51 @@ DIRECTIONS = frozenset(
     from to into than by against towards toward over versus beats
     """)
 )
+# Only words that stand for each other in every sense: not sort and type, not main and primary.
 _SYNONYMS = entries("""
-    best:top,greatest,finest buy:purchase start:begin,commence large:big,huge
-    fast:quick,rapid,quickly photo:picture,pic,image movie:film child:kid
-    phone:mobile,cellphone,smartphone make:create,build,develop fix:repair problem:issue,trouble
-    improve:enhance,boost remove:delete,erase change:modify,alter easy:simple
-    important:significant job:career often:frequently company:firm author:writer car:automobile
-    doctor:physician correct:right password:passcode,pwd beautiful:pretty difficult:hard
-    need:require approximately:roughly benefit:advantage,pro drawback:disadvantage,con
-    medicine:medication account:acct store:shop happen:occur meaning:definition salary:wage
-    lawyer:attorney gasoline:petrol apartment:flat resume:cv tv:television exam:examination
-    mathematics:math,maths bicycle:bike airplane:plane,aeroplane teenager:teen father:dad,daddy
-    mother:mom,mum sick:ill help:assist choose:select,pick reply:respond speak:talk
-    smart:intelligent,clever rich:wealthy cheap:inexpensive,affordable example:instance
-    kind:type,sort main:primary,chief strange:weird method:technique goal:aim programming:coding
-    travel:journey,trip film:movie effect:impact organization:organisation color:colour
-    flavor:flavour center:centre favorite:favourite
+    buy:purchase start:begin,commence movie:film child:kid fix:repair improve:enhance
+    often:frequently car:automobile doctor:physician approximately:roughly
+    drawback:disadvantage account:acct happen:occur lawyer:attorney gasoline:petrol
+    television:tv exam:examination mathematics:math,maths bicycle:bike airplane:aeroplane
+    teenager:teen father:dad,daddy mother:mom,mum sick:ill rich:wealthy cheap:inexpensive
+    strange:weird photo:photograph,pic organization:organisation color:colour flavor:flavour
+    center:centre favorite:favourite
     """)
 SYNONYMS = {word: row.split(":")[0] for row in _SYNONYMS for word in row.split(":")[1].split(",")}
 IRREGULAR = {
-    "children": "child", "men": "man", "women": "woman", "people": "people", "feet": "foot",
-    "mice": "mouse", "teeth": "tooth", "lives": "life", "wives": "wife", "went": "go",
-    "made": "make",
-    "got": "get", "bought": "buy", "sold": "sell", "lost": "lose", "won": "win", "found": "find",
-    "left": "left", "news": "news", "physics": "physics", "bus": "bus", "gas": "gas", "yes": "yes",
-    "paris": "paris", "does": "does", "was": "was", "has": "has", "his": "his", "this": "this",
-    "less": "less", "process": "process", "address": "address", "status": "status",
-    "always": "always",
-    "during": "during", "thing": "thing", "something": "something", "nothing": "nothing",
-    "anything": "anything", "everything": "everything", "king": "king", "spring": "spring",
-    "string": "string", "bring": "bring", "red": "red", "bed": "bed", "need": "need",
-    "feed": "feed",
-    "speed": "speed", "seed": "seed", "series": "series", "mathematics": "mathematics", "us": "us",
+    "children": "child", "men": "man", "women": "woman", "feet": "foot", "mice": "mouse",
+    "teeth": "tooth", "lives": "life", "wives": "wife", "knives": "knife", "leaves": "leave",
 }  # fmt: skip
+# No plurals, or plurals that are words of their own: the ending stays.
+NO_PLURALS = frozenset(
+    entries("""
+    glasses customs arms goods news manners spirits looks airs ashes brains damages means pains
+    papers quarters savings scales stairs works contents clothes odds premises remains thanks
+    grounds series species windows jeans pants shorts drawers trunks boxers briefs woods sands
+    waters blues greens letters honours honors bars specs bus gas yes plus lens has was does this
+    his its always less us paris james texas kansas mars atlas canvas forces minutes
+    terms times headquarters barracks tails sheets
+    fries bonds securities futures options proceeds
+    earnings winnings belongings surroundings feelings wages utilities humanities classics
+    irons guns hearts spades clubs diamonds jacks checkers draughts darts
+    billiards dominoes marbles crossroads gallows innings kudos pliers scissors tights tongs
+    tweezers trousers pyjamas pajamas contacts sweets provisions supplies effects respects
+    regards wits bowels genitals troops data media oats grits suds dregs whereabouts amends
+    authorities communications directions plastics
+    regulations skills valuables values
+    """)
+)
+# Small letters and capitals are two words.
+CASED = frozenset(
+    entries("""
+    polish us it who turkey china march may august apple windows go swift rust java ruby oracle
+    amazon word excel access teams bath reading nice job lima cologne mercury mars earth god
+    aids pin sat act shell bush frank bill mark will rose grace hope jack rob dick pat sue drew
+    gene guy art ray ram rom cat dash rag ping led lead can or in me oh ok hi ma pa la id ad am pm
+    python unity sketch notion slack zoom signal meta target gap subway chase discover visa orange
+    oscar emmy grammy windsor jersey guinea guernsey chad mali jordan georgia chile hungary greece
+    wales cork split reno mobile buffalo phoenix orlando japan lens tours nancy derby
+    champagne bordeaux burgundy tangier catholic liberal conservative democrat republican democratic
+    titanic hamlet titan ford lincoln
+    """)
+)

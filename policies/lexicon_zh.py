@@ -44,14 +44,12 @@ NO_NEGATION = re.compile(
 
 MARK = re.compile(r"〈(\w+)〉")
 _SYNONYMS = entries("""
-    手机号:手机号码,电话号码,手机号 计算机:电脑 方法:办法,方式
-    区别:不同之处,不同点,差别,差异,区别,不同 登录:登陆 帐户:账户,账号,帐号
+    手机号:手机号码 计算机:电脑 方法:办法 区别:不同之处,不同点,差别,差异 登录:登陆 帐户:账户
     父亲:爸爸,老爸,爹 母亲:妈妈,老妈,娘 妻子:老婆,媳妇 丈夫:老公 减肥:瘦身 买:购买
     用:使用,运用 查:查询,查看,查找 改:修改,更改,变更 关闭:关掉,关了 打开:开启,打開
-    图片:照片,相片 电视剧:连续剧 歌:歌曲 开始:起步 能:可以,能够,可 写:撰写 做:制作
+    照片:相片 电视剧:连续剧 歌:歌曲 能:可以,能够 写:撰写 做:制作
     吃:食用 治:治疗,医治 病:疾病 好处:益处 坏处:害处 应该:应当 帮:帮助 学:学习
-    挣钱:赚钱 漂亮:美丽,好看 星期:礼拜 现在:目前,如今 最好:最佳 提升:提高 作者:写的人
-    首都:首府 解决:处理
+    挣钱:赚钱 漂亮:美丽 星期:礼拜 现在:目前,如今 最好:最佳 提升:提高 作者:写的人
     """)
 SYNONYMS = tuple(
     sorted(
@@ -60,9 +58,12 @@ SYNONYMS = tuple(
     )
 )
 STOP = frozenset("才的了呢啊呀吧哦哈噢嗯是在就个那这之和与及而着地得有都也一")
-# 〈有什么〉 apart: 黑洞有什么 is not 什么有黑洞.
-GRAMMAR = re.compile(r"有(?:什么|哪些|哪个|啥)|[有在和与跟]")
-NO_GRAMMAR = re.compile(r"有没有|现在|存在|有的")
+# Asking why or whether, the question word stands anywhere, unless it belongs to one of these.
+REPORTS = re.compile("[说问想觉认]|知道|如果|要是")
+# 法国的首都是〈where〉, 法国首都〈where〉: between two words of a noun phrase that is asked for.
+OF = re.compile(r"(?<=[\u3400-\u9fff]{2})(?<![打目])的(?=[\u3400-\u9fff]{2})(?![士确])")
+ASKED_FOR = re.compile(r"〈(?:what|where|who|howmany|howbig|howtall|howold)〉\W*$|〈what〉意思")
+IS = re.compile("是(?= ?[〈\ue000])")
 PERSONS = {"我": 1, "咱": 1, "俺": 1, "你": 2, "您": 2, "他": 3, "她": 4, "它": 5}
 DIRECTION = re.compile(
     r"到|去|至|比|给|被|把|换成|换|转|向|对|从|往|变|兑|等于|除以|让|叫|追|打|喜欢|爱"

@@ -28,12 +28,14 @@ _ZH_PERCENT = re.compile(r"百分之(\d+(?:\.\d*)?|[零一二三四五六七八�
 # Private characters stand where numbers were: words and digits are found in separate passes.
 _FIRST_MARK, _MARKS = 0xE000, 0x1900
 _MARK = re.compile("[\ue000-\uf8ff]")
+PLACE = "\ue000"
+"""Where a number stood in `rest`."""
 
 
 @dataclass(frozen=True, slots=True)
 class Quantities:
     """`numbers` holds (value, unit) in order, unit "" where none follows; `units` every unit named;
-    `rest` the text with all of them blanked out."""
+    `rest` the text with PLACE for each number and a blank for each date."""
 
     numbers: tuple[tuple[float, str], ...]
     units: frozenset[str]
@@ -62,7 +64,7 @@ def quantities(text: str, language: str) -> Quantities:
         return Quantities((), frozenset(bare), dates, text)
     units = frozenset([unit for _, unit in found if unit]).union(bare)
     order = [ord(mark) - _FIRST_MARK for mark in _MARK.findall(text)]
-    return Quantities(tuple(found[at] for at in order), units, dates, _MARK.sub(" ", text))
+    return Quantities(tuple(found[at] for at in order), units, dates, _MARK.sub(f" {PLACE} ", text))
 
 
 def _en_bare_units(text: str) -> Collection[str]:

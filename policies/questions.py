@@ -7,6 +7,7 @@ costs comparisons only.
 
 from __future__ import annotations
 
+import itertools
 import re
 import unicodedata
 from dataclasses import dataclass
@@ -16,9 +17,10 @@ from tierway.policies import lexicon as lex
 from tierway.policies import lexicon_en as en
 from tierway.policies import lexicon_phrases as phrases
 from tierway.policies import lexicon_zh as zh
-from tierway.policies.quantities import quantities
+from tierway.policies.quantities import PLACE, quantities
+from tierway.policies.units import EN_DATES, ZH_DATE
 
-_EN_TOKEN = re.compile(r"[a-z][a-z'+#.]*[a-z+#]|[a-z]")
+_EN_TOKEN = re.compile(rf"[a-zß-ɏ][a-zß-ɏ'+#.]*[a-zß-ɏ+#]|[a-zß-ɏ]|{PLACE}")
 _ZH_LATIN = re.compile(r"[a-z0-9+#.]+")
 _LITERAL = re.compile(
     r"`[^`]+`|\"[^\"]{1,80}\"|“[^”]{1,80}”|「[^」]{1,80}」|《[^》]{1,80}》|'(?<!\w')[^']{2,80}'(?!\w)|"
@@ -39,15 +41,17 @@ _CAPITALISED = re.compile(r"\s(?<![.!?:]\s)[(\"“]?([A-Z][\w&+#.-]*\w|[A-Z])(?:
 _CODE = re.compile(
     r"```|[;{}]\s*(?:\n|$)|^\s*(?:def|class|import|select|function|const|#include)\b", re.M
 )
-_OPERANDS = re.compile(r"\b([\w+#.]+) (and|or|vs\.?|versus) ([\w+#.]+)\b")
-_OPERATOR = re.compile(r" (?:and|or|vs)")
+# Order means nothing between two alternatives of one word each.
+_OPERANDS = re.compile(r"\b(between [\w+#.]+ and|[\w+#.]+ or) ([\w+#]+)(?=[\s?.!]*$)")
+_OPERATOR = re.compile(r" or |between ")
 _ZH_OPERANDS = re.compile(
-    r"([a-z0-9]+|[\u4e00-\u9fff]{2,4}?)(?:和|与|跟|还是)([a-z0-9]+|[\u4e00-\u9fff]{2,4}?)(?=的|哪|有|"
-    r"谁|之|比| |〈)"
+    r"^ ?([a-z0-9]+|[\u4e00-\u9fff]{2,4})(?:和|与|跟|还是)([a-z0-9]+|[\u4e00-\u9fff]{2,4}?)"
+    r"(?=之间|的?(?:区别|差别|差异|不同)|哪| ?〈|有〈)"
 )
 _ZH_OPERATOR = re.compile("[和与跟还]")
 # Latin words whole, Chinese by character: no segmenter agrees with itself on paraphrases.
-_ZH_WORD = re.compile(r"[a-z0-9+#.]+|[\u3400-\u9fff]")
+_ZH_WORD = re.compile(rf"[a-z0-9+#.]+|[\u3400-\u9fff]|{PLACE}")
+_ZH_PIECE = re.compile(rf"[a-z0-9+#.]+|[\u3400-\u9fff]|{PLACE}|〈\w+〉")
 LONGEST = 500
 """Characters; the patterns above take up to quadratic time."""
 
@@ -55,21 +59,25 @@ LONGEST = 500
 @dataclass(frozen=True, slots=True)
 class Features:
     """`words` are the content words in order (characters in Chinese), after synonyms, plurals,
-    question words and fillers are taken out; `content` the same as a set; `grammar` the words
-    without content that still change the meaning. `places` are polarity
+    question words and fillers are taken out; `content` the same as a set; `key` is every word
+    in order but those that change nothing: equal keys ask the same. `articles` are
+    (article, word behind it). `capitals` are the words
+    that do not open the text and are written with one. `places` are polarity
     axes touched: word -> its (axis, side) pairs. `roles` are (direction word, its object)."""
 
     language: str
     text: str
     words: tuple[str, ...]
     content: frozenset[str]
-    grammar: frozenset[str]
+    key: tuple[str, ...]
+    articles: tuple[tuple[str, str], ...]
     surface: frozenset[str]
     numbers: tuple[tuple[float, str], ...]
     units: frozenset[str]
     dates: frozenset[str]
     literals: frozenset[str]
     names: frozenset[str]
+    capitals: frozenset[str]
     cased: bool
     places: frozenset[tuple[int, int]]
     negations: int
@@ -134,25 +142,40 @@ def _literals(text: str) -> frozenset[str]:
 
 
 def _english(text: str, common: partial[Features]) -> Features:
-    names, cased = _names(text)
-    lowered = phrases.rewrite(text.lower(), phrases.ENGLISH)
+    names, capitals, cased = _names(text)
+    lowered = phrases.rewrite(phrases.polite(text.lower()), phrases.ENGLISH)
     amounts = quantities(lowered, "en")
     rest = amounts.rest
     if _OPERATOR.search(rest):
         rest = _OPERANDS.sub(_sorted_operands, rest)
     tokens = [token.strip(".'") for token in _EN_TOKEN.findall(rest)]
     read = [_read(token) for token in tokens]
-    words = tuple([word for _, word, _ in read if word])
+    words = tuple(
+        [
+            word or (stem if token in names else "")
+            for token, (stem, word, _) in zip(tokens, read, strict=True)
+        ]
+    )
+    words = tuple([word for word in words if word])
     stems = [stem for stem, _, _ in read]
     return common(
         words=words,
         content=frozenset(words),
-        grammar=en.GRAMMAR.intersection(tokens) | ({"do"} if tokens.count("do") > 1 else set()),
+        key=_english_key([token for token in tokens if token not in en.ARTICLES])
+        + (_dates_in_order(lowered) if len(amounts.dates) > 1 else ()),
+        articles=tuple(
+            [
+                (token, after)
+                for token, after in itertools.pairwise(stems)
+                if token in en.ARTICLES and after not in en.ARTICLES
+            ]
+        ),
         surface=frozenset(tokens + stems),
         numbers=amounts.numbers,
         units=amounts.units,
         dates=amounts.dates,
         names=names,
+        capitals=capitals,
         cased=cased,
         places=_NOWHERE.union(*[places for _, _, places in read]),
         negations=len([token for token in tokens if token in en.NEGATIONS]),
@@ -162,39 +185,65 @@ def _english(text: str, common: partial[Features]) -> Features:
     )
 
 
-def _names(text: str) -> tuple[frozenset[str], bool]:
-    """Capitalised words within the sentence, and whether capitals mean anything here."""
+def _english_key(tokens: list[str]) -> tuple[str, ...]:
+    key: list[str] = []
+    before = ""
+    for token in tokens:
+        if token in en.FILLERS:
+            continue
+        opens = token in en.OPENING and (not key or before in en.QUESTION_WORDS)
+        if not opens:
+            key.append(en.QUESTION_WORDS.get(token) or _folded(token))
+        before = token
+    # Why does it not work, why doesn't it work: within one clause the place of "not" is free.
+    if key.count("not") == 1 and en.CLAUSES.isdisjoint(tokens[1:]):
+        key.remove("not")
+        key.append("not")
+    # "What" may be left out: capital of France.
+    return tuple(
+        [("is" if word == "are" else word) for word in (key[1:] if key[:1] == ["what"] else key)]
+    )
+
+
+def _dates_in_order(text: str) -> tuple[str, ...]:
+    return tuple([EN_DATES[word] for word in re.findall("[a-z]+", text) if word in EN_DATES])
+
+
+def _names(text: str) -> tuple[frozenset[str], frozenset[str], bool]:
+    """Capitalised words within the sentence, all words with capitals that grammar does not ask
+    for, and whether capitals mean anything here."""
     words = _LATIN_WORD.findall(text)
-    if not words or not words[0][0].isupper():
-        return frozenset(), False
-    capital = len([word for word in words[1:] if word[0].isupper()])
-    if capital > 0.6 * len(words[1:]):
-        return frozenset(), False
-    if not capital and text.startswith(words[0]):
-        return frozenset(), True
+    if not words or text.islower():
+        return frozenset(), frozenset(), False
+    capital = {word.rstrip(".'").lower() for word in words[1:] if word[0].isupper()}
+    if len(words[0]) > 1 and words[0].isupper():
+        capital.add(words[0].lower())
+    capitals = frozenset([word.removesuffix("'s") for word in capital if word not in _FIRST_PERSON])
+    count = len([word for word in words[1:] if word[0].isupper()])
+    if not words[0][0].isupper() or count > 0.6 * len(words[1:]):
+        return frozenset(), capitals, False
+    if not count and text.startswith(words[0]):
+        return frozenset(), capitals, True
     found = (name.lower().rstrip(".") for name in _CAPITALISED.findall(text))
-    return frozenset(name for name in found if name not in en.STOP), True
+    return frozenset(name for name in found if name not in _FIRST_PERSON), capitals, True
+
+
+_FIRST_PERSON = frozenset(["i", "i'm", "i've", "i'd", "i'll"])
 
 
 def _stem(word: str) -> str:
-    """Plural, -ing and -ed off; not a linguist: it only has to do the same on both sides."""
+    """Regular plurals and third persons without their s; nothing that makes another word."""
     if word in en.IRREGULAR:
         return en.IRREGULAR[word]
-    if len(word) > 4 and word.endswith("ies"):
+    if len(word) < 4 or word in en.NO_PLURALS:
+        return word
+    if word.endswith("ies") and len(word) > 4:
         return word[:-3] + "y"
-    if len(word) > 4 and word.endswith(("sses", "shes", "ches", "xes")):
+    if word.endswith(("sses", "shes", "ches", "xes")) or (len(word) > 5 and word.endswith("oes")):
         return word[:-2]
-    for ending in ("ment", "ness"):
-        if len(word) > 7 and word.endswith(ending):
-            word = word[:-4]
-    if len(word) > 3 and word.endswith("s") and not word.endswith(("ss", "us", "is")):
-        word = word[:-1]
-    for ending in ("ing", "ed"):
-        base = word[: -len(ending)]
-        if word.endswith(ending) and len(base) >= 3 and re.search("[aeiouy]", base):
-            word = base[:-1] if base[-1] == base[-2] and base[-1] not in "lsz" else base
-            break
-    return word[:-1] if len(word) > 4 and word.endswith("e") else word
+    if word.endswith("s") and not word.endswith(("ss", "us", "is", "ics", "ings")):
+        return word[:-1]
+    return word
 
 
 # The tables hold whole words; texts are compared by stem.
@@ -212,6 +261,12 @@ def _read(token: str) -> tuple[str, str, frozenset[tuple[int, int]]]:
     stem = _stem(token)
     word = "" if token in _NO_CONTENT else _SYNONYMS.get(stem, stem)
     return stem, word, en.AXES.get(token) or _STEM_AXES.get(stem) or _NOWHERE
+
+
+@lru_cache(maxsize=8192)
+def _folded(token: str) -> str:
+    stem = _stem(token)
+    return _SYNONYMS.get(stem, stem)
 
 
 def _english_asks(tokens: list[str]) -> frozenset[str]:
@@ -236,12 +291,13 @@ def _roles(tokens: list[str]) -> frozenset[tuple[str, str]]:
 
 
 def _sorted_operands(match: re.Match[str]) -> str:
-    first, second = sorted((match[1], match[3]))
-    return f"{first} {match[2]} {second}"
+    *before, first, joint = match[1].split(" ")
+    first, second = sorted((first, match[2]))
+    return " ".join([*before, first, joint, second])
 
 
 def _chinese(text: str, common: partial[Features]) -> Features:
-    lowered = phrases.rewrite(text.lower(), phrases.CHINESE)
+    lowered = phrases.rewrite(phrases.polite(text.lower()), phrases.CHINESE)
     asks = frozenset(zh.MARK.findall(lowered))
     amounts = quantities(lowered, "zh")
     rest = amounts.rest
@@ -253,24 +309,24 @@ def _chinese(text: str, common: partial[Features]) -> Features:
     if zh.NEGATION.search(rest):
         negations = len(zh.NEGATION.findall(zh.NO_NEGATION.sub("", rest)))
     directions = frozenset([(mark, "") for mark in zh.DIRECTION.findall(rest)])
-    rest = zh.MARK.sub("", rest)
     for word, to in zh.SYNONYMS:
         if word in rest:
             rest = rest.replace(word, to)
+    key = _chinese_key(rest, bool(persons))
+    rest = zh.MARK.sub("", rest)
     drop = zh.STOP if len(persons) > 1 else _ZH_NO_CONTENT
     words = tuple([piece for piece in _ZH_WORD.findall(rest) if piece not in drop])
     return common(
         words=words,
         content=frozenset(words),
-        grammar=frozenset(
-            word[0] + "?" * (len(word) > 1)
-            for word in zh.GRAMMAR.findall(zh.NO_GRAMMAR.sub("", text))
-        ),
+        key=key + (tuple(ZH_DATE.findall(text)) if len(amounts.dates) > 1 else ()),
         surface=frozenset(words),
         numbers=amounts.numbers,
         units=amounts.units,
         dates=amounts.dates,
         names=frozenset(_ZH_LATIN.findall(rest)),
+        articles=(),
+        capitals=frozenset(),
         cased=True,
         places=places,
         negations=negations,
@@ -278,6 +334,17 @@ def _chinese(text: str, common: partial[Features]) -> Features:
         persons=persons,
         roles=directions,
     )
+
+
+def _chinese_key(text: str, personal: bool) -> tuple[str, ...]:
+    """Every character but 是 before what is asked, and 的 between nouns; somebody's verb before
+    的 is no noun."""
+    if not personal and zh.ASKED_FOR.search(text):
+        text = zh.OF.sub("", text)
+    pieces = _ZH_PIECE.findall(zh.IS.sub("", text))
+    if not zh.REPORTS.search(text):
+        pieces = [piece for piece in pieces if piece not in ("〈why〉", "〈yn〉")]
+    return tuple(pieces)
 
 
 _ZH_NO_CONTENT = zh.STOP | zh.PERSONS.keys()

@@ -66,7 +66,7 @@ def test_made_pairs_are_fixed_labelled_and_told_apart_by_the_rules() -> None:
             and relation_of(a, b) == "equal"
         ]
         assert all(line["same"] for line in equal)
-        assert len(equal) > 0.9 * sum(line["same"] for line in ours)
+        assert len(equal) > 0.7 * sum(line["same"] for line in ours)
 
 
 def test_the_file_it_writes_is_a_calibration(
