@@ -131,8 +131,8 @@ IRREGULAR = {
 # No plurals, or plurals that are words of their own: the ending stays.
 NO_PLURALS = frozenset(
     entries("""
-    glasses customs arms goods news manners spirits looks airs ashes brains damages means pains
-    papers quarters savings scales stairs works contents clothes odds premises remains thanks
+    dates glasses customs arms goods news manners spirits looks airs ashes brains damages means
+    pains papers quarters savings scales stairs works contents clothes odds premises remains thanks
     grounds series species windows jeans pants shorts drawers trunks boxers briefs woods sands
     waters blues greens letters honours honors bars specs bus gas yes plus lens has was does this
     his its always less us paris james texas kansas mars atlas canvas forces minutes
@@ -158,6 +158,6 @@ CASED = frozenset(
     oscar emmy grammy windsor jersey guinea guernsey chad mali jordan georgia chile hungary greece
     wales cork split reno mobile buffalo phoenix orlando japan lens tours nancy derby
     champagne bordeaux burgundy tangier catholic liberal conservative democrat republican democratic
-    titanic hamlet titan ford lincoln
+    ford lincoln
     """)
 )

@@ -61,7 +61,7 @@ STOP = frozenset("才的了呢啊呀吧哦哈噢嗯是在就个那这之和与�
 # Asking why or whether, the question word stands anywhere, unless it belongs to one of these.
 REPORTS = re.compile("[说问想觉认]|知道|如果|要是")
 # 法国的首都是〈where〉, 法国首都〈where〉: between two words of a noun phrase that is asked for.
-OF = re.compile(r"(?<=[\u3400-\u9fff]{2})(?<![打目])的(?=[\u3400-\u9fff]{2})(?![士确])")
+OF = re.compile(r"(?<=[\u3400-\u9fff]{2})(?<![打目]) ?的(?=[\u3400-\u9fff]{2})(?![士确])")
 ASKED_FOR = re.compile(r"〈(?:what|where|who|howmany|howbig|howtall|howold)〉\W*$|〈what〉意思")
 IS = re.compile("是(?= ?[〈\ue000])")
 PERSONS = {"我": 1, "咱": 1, "俺": 1, "你": 2, "您": 2, "他": 3, "她": 4, "它": 5}

@@ -216,6 +216,7 @@ def _names(text: str) -> tuple[frozenset[str], frozenset[str], bool]:
     if not words or text.islower():
         return frozenset(), frozenset(), False
     capital = {word.rstrip(".'").lower() for word in words[1:] if word[0].isupper()}
+    capital -= {word.lower() for word in _OPENS_SENTENCE.findall(text)}
     if len(words[0]) > 1 and words[0].isupper():
         capital.add(words[0].lower())
     capitals = frozenset([word.removesuffix("'s") for word in capital if word not in _FIRST_PERSON])
@@ -228,6 +229,7 @@ def _names(text: str) -> tuple[frozenset[str], frozenset[str], bool]:
     return frozenset(name for name in found if name not in _FIRST_PERSON), capitals, True
 
 
+_OPENS_SENTENCE = re.compile(r"[.!?:]\s+[\"(“]?([A-Z][a-z]*)\b")
 _FIRST_PERSON = frozenset(["i", "i'm", "i've", "i'd", "i'll"])
 
 

@@ -126,6 +126,9 @@ PARAPHRASES = [
     ("打印机为什么不能用", "为什么打印机不能用"),
     ("超市几点开门", "请问超市几点钟开门"),
     ("红茶和绿茶的区别", "绿茶和红茶的区别"),
+    ("《红楼梦》的作者是谁", "红楼梦作者是谁"),
+    ("How do I cook rice?", "Hello! How do I cook rice? Thanks"),
+    ("Who wrote Hamlet?", "who wrote hamlet"),
 ]
 
 
