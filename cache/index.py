@@ -36,8 +36,8 @@ if TYPE_CHECKING:
 
 Kind = TypeVar("Kind", bound=np.generic)
 
-LARGE = 1024
-"""Rows up to which one product (0.2 ms here) is no dearer than codes and a second look."""
+LARGE = 256
+"""Rows up to which one product (0.05 ms here) is no dearer than codes and a second look."""
 
 RERANK = 64
 """Codes kept for the second look: they hold the true neighbour in 99.7 of 100 searches."""

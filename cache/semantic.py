@@ -41,7 +41,7 @@ Serves = Callable[[str, Mapping[str, float]], bool]
 """Whether an answer of this tier, with these probabilities, satisfies the asker's dial."""
 
 CANDIDATES = 8
-LARGE_PARTITION = 1024  # from here on a search goes through FAISS, which stays off the loop
+LARGE_PARTITION = 16_384  # from here on a search goes through FAISS, off the loop
 _PARTITIONS_KNOWN = 100_000
 
 

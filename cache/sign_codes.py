@@ -18,6 +18,10 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
 
+FAISS_FROM = 16_384
+"""Codes from which FAISS is the faster; below, NumPy takes 0.1 ms for each 4,000."""
+
+
 class SignCodes:
     """`mean` is float32 [dim]. `built_for` is the partition's size when the mean was taken:
     once a partition has doubled, it is taken anew."""
@@ -54,9 +58,13 @@ class SignCodes:
         self, codes: NDArray[np.uint8], vector: NDArray[np.float32], k: int
     ) -> NDArray[np.int64]:
         """Positions of the k codes nearest to the vector's, in no useful order."""
+        wanted, k = self._encode(vector[None]), min(k, len(codes))
+        if len(codes) < FAISS_FROM:
+            apart = np.bitwise_count(codes.view(np.uint64) ^ wanted.view(np.uint64))
+            return np.argpartition(apart.sum(axis=1, dtype=np.int32), k - 1)[:k]
         import faiss  # 60 MB and half a second: only for those who have a large partition
 
-        _, positions = faiss.knn_hamming(self._encode(vector[None]), codes, min(k, len(codes)))
+        _, positions = faiss.knn_hamming(wanted, codes, k)
         found: NDArray[np.int64] = positions[0]
         return found
 
