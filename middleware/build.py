@@ -19,32 +19,30 @@ from typing import Any
 
 from tierway.cache.keys import Ignore
 from tierway.cache.semantic import SemanticCache
+from tierway.middleware import catalog
 from tierway.middleware import config as configuration
 from tierway.middleware.config import Settings, read_secret
 from tierway.middleware.demo import start_demo_fleet
-from tierway.middleware.edge import Edge, Limits
+from tierway.middleware.edge import Edge
 from tierway.middleware.logs import log_request
 from tierway.middleware.metrics import Metrics
 from tierway.middleware.parts import AdminKeys, Parts
 from tierway.middleware.pipeline import CacheStage, Pipeline
-from tierway.middleware.settings import ModelSettings
 from tierway.middleware.tenants import Tenants
-from tierway.policies.cacheability import CacheRules, TtlRule
 from tierway.policies.complexity import LexicalClassifier
 from tierway.policies.equivalence import Equivalence
 from tierway.policies.errors import CacheError
 from tierway.policies.policyset import PolicySet
 from tierway.policies.protocols import CacheStore, Embedder, Hook, Upstream
-from tierway.policies.questions import time_sensitive
 from tierway.policies.resilience import RetryBudget
 from tierway.policies.types import Model, Tier
 from tierway.router.discover import ask_model
-from tierway.router.dispatch import Dispatcher, Ladder, PolicyHolder
-from tierway.router.fleet import Fleet, ReplicaSpec
+from tierway.router.dispatch import Dispatcher, PolicyHolder
+from tierway.router.fleet import Fleet
 from tierway.router.probes import HttpProbe, Poller
-from tierway.router.route import RouteRules, TierRouter
-from tierway.router.transport import Origin, Transport
-from tierway.router.upstreams import HttpUpstream, Timeouts, api_origin, root_url
+from tierway.router.route import TierRouter
+from tierway.router.transport import Transport
+from tierway.router.upstreams import HttpUpstream, Timeouts, api_origin
 
 logger = logging.getLogger(__name__)
 
@@ -108,8 +106,8 @@ async def _assemble(
     transport = Transport(connect_timeout_s=settings.resilience.connect_timeout_s)
     stack.push_async_callback(transport.aclose)
     models = await _models(settings, environ, transport, live=live)
-    tiers = _tiers(settings, models)
-    fleet = Fleet(_replicas(settings, tiers), clock=clock)
+    tiers = catalog.tiers(settings, models)
+    fleet = Fleet(catalog.replicas(settings, tiers), clock=clock)
     holder = PolicyHolder(PolicySet.build(tiers))
     dispatcher = Dispatcher(
         fleet,
@@ -118,12 +116,12 @@ async def _assemble(
         clock=clock,
         draw=random.random,
         budget=RetryBudget(share=settings.resilience.retry_budget),
-        ladder=_ladder(settings),
+        ladder=catalog.ladder(settings),
         message_status=settings.resilience.message_status,
     )
     stack.push_async_callback(dispatcher.aclose)
     router = TierRouter(
-        tiers, LexicalClassifier(), fleet, rules=_route_rules(settings), draw=random.random
+        tiers, LexicalClassifier(), fleet, rules=catalog.route_rules(settings), draw=random.random
     )
     stage = await _cache_stage(settings, stack)
     pipeline = Pipeline(router, dispatcher, stage, clock=clock)
@@ -138,7 +136,7 @@ async def _assemble(
     edge = Edge(
         pipeline,
         _tenants(settings, environ),
-        limits=_limits(settings),
+        limits=catalog.limits(settings),
         clock=clock,
         hooks=(metrics, *hooks),
     )
@@ -165,7 +163,7 @@ async def _models(
     settings: Settings, environ: Mapping[str, str], transport: Transport, *, live: bool
 ) -> Mapping[str, Model]:
     """The configured models; what the file leaves open is asked of their replicas."""
-    made = {name: _model(name, given) for name, given in settings.models.items()}
+    made = {name: catalog.model(name, given) for name, given in settings.models.items()}
     if not live:
         return made
     asked = {
@@ -180,62 +178,6 @@ async def _models(
         *(ask_model(transport, asked[name], made[name]) for name in asked)
     )
     return {**made, **dict(zip(asked, answers, strict=True))}
-
-
-def _model(name: str, given: ModelSettings) -> Model:
-    cloud_name = given.litellm.split("/", 1)[1] if given.litellm else None
-    return Model(
-        name=name,
-        tier=given.tier,
-        served_name=given.served_name or cloud_name,
-        kind=given.kind,
-        revision=given.revision,
-        context_tokens=given.context_tokens,
-        capabilities=frozenset(given.capabilities),
-        input_price=given.price.input if given.price else None,
-        output_price=given.price.output if given.price else None,
-        set=given.set,
-        cloud=given.cloud,
-    )
-
-
-def _tiers(settings: Settings, models: Mapping[str, Model]) -> tuple[Tier, ...]:
-    return tuple(
-        Tier(
-            name=name,
-            rank=rank,
-            model_class=tier.model_class,
-            models=tuple(model for model in models.values() if model.tier == name),
-            policy=tier.policy,
-            plain_policy=tier.plain_policy,
-        )
-        for rank, (name, tier) in enumerate(settings.tiers.items())
-    )
-
-
-def _replicas(settings: Settings, tiers: Sequence[Tier]) -> list[ReplicaSpec]:
-    """Replicas of all models. A cloud model is one replica of itself: it too has requests in
-    flight and a breaker."""
-    specs = []
-    for tier in tiers:
-        for model in tier.models:
-            if model.cloud:
-                specs.append(ReplicaSpec(model.name, model.name, tier.name, url="", engine="cloud"))
-            for replica in settings.models[model.name].replicas:
-                specs.append(
-                    ReplicaSpec(
-                        id=_replica_id(model.name, replica.url),
-                        model=model.name,
-                        tier=tier.name,
-                        url=root_url(replica.url),
-                        engine=replica.engine,
-                        weight=replica.weight,
-                        gpu=replica.gpu,
-                        node=replica.node,
-                        zone=replica.zone,
-                    )
-                )
-    return specs
 
 
 def _upstreams(
@@ -261,7 +203,7 @@ def _upstreams(
     for name, given in settings.models.items():
         for replica in given.replicas:
             upstream = over_http(replica.url, models[name], replica.api_key_env)
-            made[_replica_id(name, replica.url)] = upstream
+            made[catalog.replica_id(name, replica.url)] = upstream
         if given.url is not None:
             made[name] = over_http(given.url, models[name], given.api_key_env)
         elif given.litellm is not None:
@@ -273,31 +215,6 @@ def _upstreams(
                 api_key=environ.get(given.api_key_env or "", ""),
             )
     return made
-
-
-def _replica_id(model: str, url: str) -> str:
-    origin = Origin.parse(root_url(url))
-    return f"{model}@{origin.host}:{origin.port}{origin.base_path}"
-
-
-def _route_rules(settings: Settings) -> RouteRules:
-    return RouteRules(
-        aliases={
-            pattern: tuple((target.model, target.weight) for target in targets)
-            for pattern, targets in settings.aliases.items()
-        },
-        unknown_model=settings.unknown_model,
-        quality=settings.router.quality,
-        placement=settings.placement.default,
-        placements={
-            tenant.name: tenant.placement for tenant in settings.tenants if tenant.placement
-        },
-    )
-
-
-def _ladder(settings: Settings) -> Ladder:
-    steps = settings.degrade
-    return Ladder("other_replica" in steps, "other_tier" in steps, "cloud" in steps)
 
 
 # ---- cache -----------------------------------------------------------------------------------
@@ -324,16 +241,7 @@ async def _cache_stage(settings: Settings, stack: AsyncExitStack) -> CacheStage:
     stack.push_async_callback(cache.aclose)
     return CacheStage(
         cache,
-        CacheRules(
-            mode=given.mode,
-            scope=given.scope,
-            ttl_s=given.ttl_s,
-            ttl_rules=tuple(
-                TtlRule(rule.ttl_s, lambda call: time_sensitive(call.ask.question))
-                for rule in given.ttl_rules
-            ),
-            max_temperature=given.max_temperature,
-        ),
+        catalog.cache_rules(given),
         ignore=tuple(Ignore(rule.part, re.compile(rule.regex)) for rule in given.ignore),
         serve_stale="stale_cache" in settings.degrade,
     )
@@ -372,15 +280,6 @@ async def _embedder(settings: Settings, stack: AsyncExitStack) -> Embedder | Non
 
 
 # ---- edge ------------------------------------------------------------------------------------
-
-
-def _limits(settings: Settings) -> Limits:
-    return Limits(
-        max_body_bytes=settings.server.max_body_bytes,
-        total_timeout_s=settings.resilience.total_timeout_s,
-        commit_after_s=settings.resilience.commit_after_s,
-        lenient=settings.server.lenient,
-    )
 
 
 def _tenants(settings: Settings, environ: Mapping[str, str]) -> Tenants:

@@ -40,72 +40,38 @@ class Metrics:
     ) -> None:
         registry = self._registry = CollectorRegistry()
         self._children: dict[tuple[Any, tuple[str, ...]], Any] = {}
-        self._requests = Counter(
-            "tierway_requests",
-            "Requests by wire, tier and outcome.",
-            ("wire", "tier", "outcome"),
-            registry=registry,
-        )
-        self._seconds = Histogram(
-            "tierway_request_seconds",
-            "From the request's arrival to its last byte.",
-            buckets=_REQUEST,
-            registry=registry,
-        )
-        self._ttft = Histogram(
-            "tierway_ttft_seconds",
-            "From the request's arrival to the first token.",
-            ("tier",),
-            buckets=_TTFT,
-            registry=registry,
-        )
-        self._tpot = Histogram(
-            "tierway_tpot_seconds",
-            "Seconds per output token after the first.",
-            ("tier",),
-            buckets=_TPOT,
-            registry=registry,
-        )
-        self._overhead = Histogram(
-            "tierway_overhead_seconds",
-            "What the gateway's own stages took.",
-            ("stage",),
-            buckets=_STAGE,
-            registry=registry,
-        )
-        self._lookups = Counter(
-            "tierway_cache_lookups",
-            "Cache lookups by result.",
-            ("result",),
-            registry=registry,
-        )
-        self._saved_tokens = Counter(
-            "tierway_cache_saved_tokens",
-            "Output tokens answered from the cache.",
-            registry=registry,
-        )
-        self._routes = Counter(
-            "tierway_route", "Tier decisions by reason.", ("tier", "reason"), registry=registry
-        )
-        self._retries = Counter(
-            "tierway_retries",
-            "Attempts after the first, by reason.",
-            ("reason",),
-            registry=registry,
-        )
-        self._tokens = Counter(
-            "tierway_tenant_tokens",
-            "Tokens by tenant and direction.",
-            ("tenant", "direction"),
-            registry=registry,
-        )
-        entries_gauge = Gauge("tierway_cache_entries", "Entries in the cache.", registry=registry)
-        entries_gauge.set_function(entries)
+        self._make_counters(registry)
+        self._make_histograms(registry)
+        size = Gauge("tierway_cache_entries", "Entries in the cache.", registry=registry)
+        size.set_function(entries)
         version = Gauge(
             "tierway_policy_version", "Version of the policies in force.", registry=registry
         )
         version.set_function(policy_version)
         registry.register(_FleetCollector(views, breakers))
+
+    def _make_counters(self, registry: CollectorRegistry) -> None:
+        def counter(name: str, text: str, *labels: str) -> Counter:
+            return Counter(f"tierway_{name}", text, labels, registry=registry)
+
+        outcome = ("wire", "tier", "outcome")
+        self._requests = counter("requests", "Requests by wire, tier and outcome.", *outcome)
+        self._lookups = counter("cache_lookups", "Cache lookups by result.", "result")
+        self._saved_tokens = counter("cache_saved_tokens", "Output tokens out of the cache.")
+        self._routes = counter("route", "Tier decisions by reason.", "tier", "reason")
+        self._retries = counter("retries", "Attempts after the first, by reason.", "reason")
+        self._tokens = counter("tenant_tokens", "Tokens by tenant.", "tenant", "direction")
+
+    def _make_histograms(self, registry: CollectorRegistry) -> None:
+        def histogram(name: str, text: str, buckets: tuple[float, ...], *labels: str) -> Histogram:
+            return Histogram(
+                f"tierway_{name}_seconds", text, labels, buckets=buckets, registry=registry
+            )
+
+        self._seconds = histogram("request", "From arrival to the last byte.", _REQUEST)
+        self._ttft = histogram("ttft", "From arrival to the first token.", _TTFT, "tier")
+        self._tpot = histogram("tpot", "Per output token after the first.", _TPOT, "tier")
+        self._overhead = histogram("overhead", "The gateway's own stages.", _STAGE, "stage")
 
     def __call__(self, trace: Trace) -> None:
         """The hook: one finished request."""

@@ -1,0 +1,120 @@
+"""What the settings describe, in the vocabulary of the policies: plain data, nothing started."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+from tierway.middleware.config import Settings
+from tierway.middleware.edge import Limits
+from tierway.middleware.settings import CacheSettings, ModelSettings
+from tierway.policies.cacheability import CacheRules, TtlRule
+from tierway.policies.questions import time_sensitive
+from tierway.policies.types import Model, Tier
+from tierway.router.dispatch import Ladder
+from tierway.router.fleet import ReplicaSpec
+from tierway.router.route import RouteRules
+from tierway.router.transport import Origin
+from tierway.router.upstreams import root_url
+
+
+def model(name: str, given: ModelSettings) -> Model:
+    cloud_name = given.litellm.split("/", 1)[1] if given.litellm else None
+    return Model(
+        name=name,
+        tier=given.tier,
+        served_name=given.served_name or cloud_name,
+        kind=given.kind,
+        revision=given.revision,
+        context_tokens=given.context_tokens,
+        capabilities=frozenset(given.capabilities),
+        input_price=given.price.input if given.price else None,
+        output_price=given.price.output if given.price else None,
+        set=given.set,
+        cloud=given.cloud,
+    )
+
+
+def tiers(settings: Settings, models: Mapping[str, Model]) -> tuple[Tier, ...]:
+    return tuple(
+        Tier(
+            name=name,
+            rank=rank,
+            model_class=tier.model_class,
+            models=tuple(model for model in models.values() if model.tier == name),
+            policy=tier.policy,
+            plain_policy=tier.plain_policy,
+        )
+        for rank, (name, tier) in enumerate(settings.tiers.items())
+    )
+
+
+def replicas(settings: Settings, tiers: Sequence[Tier]) -> list[ReplicaSpec]:
+    """Replicas of all models. A cloud model is one replica of itself: it too has requests in
+    flight and a breaker."""
+    specs = []
+    for tier in tiers:
+        for model in tier.models:
+            if model.cloud:
+                specs.append(ReplicaSpec(model.name, model.name, tier.name, url="", engine="cloud"))
+            for replica in settings.models[model.name].replicas:
+                specs.append(
+                    ReplicaSpec(
+                        id=replica_id(model.name, replica.url),
+                        model=model.name,
+                        tier=tier.name,
+                        url=root_url(replica.url),
+                        engine=replica.engine,
+                        weight=replica.weight,
+                        gpu=replica.gpu,
+                        node=replica.node,
+                        zone=replica.zone,
+                    )
+                )
+    return specs
+
+
+def replica_id(model: str, url: str) -> str:
+    origin = Origin.parse(root_url(url))
+    return f"{model}@{origin.host}:{origin.port}{origin.base_path}"
+
+
+def route_rules(settings: Settings) -> RouteRules:
+    return RouteRules(
+        aliases={
+            pattern: tuple((target.model, target.weight) for target in targets)
+            for pattern, targets in settings.aliases.items()
+        },
+        unknown_model=settings.unknown_model,
+        quality=settings.router.quality,
+        placement=settings.placement.default,
+        placements={
+            tenant.name: tenant.placement for tenant in settings.tenants if tenant.placement
+        },
+    )
+
+
+def ladder(settings: Settings) -> Ladder:
+    steps = settings.degrade
+    return Ladder("other_replica" in steps, "other_tier" in steps, "cloud" in steps)
+
+
+def cache_rules(given: CacheSettings) -> CacheRules:
+    return CacheRules(
+        mode=given.mode,
+        scope=given.scope,
+        ttl_s=given.ttl_s,
+        ttl_rules=tuple(
+            TtlRule(rule.ttl_s, lambda call: time_sensitive(call.ask.question))
+            for rule in given.ttl_rules  # `time_sensitive` is the only match there is
+        ),
+        max_temperature=given.max_temperature,
+    )
+
+
+def limits(settings: Settings) -> Limits:
+    return Limits(
+        max_body_bytes=settings.server.max_body_bytes,
+        total_timeout_s=settings.resilience.total_timeout_s,
+        commit_after_s=settings.resilience.commit_after_s,
+        lenient=settings.server.lenient,
+    )
