@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import asyncio
 import logging
+import os
 from typing import Any
 
 import orjson
 import pytest
 
-from tierway.middleware.logs import log_request
+from tierway.middleware.logs import RequestLog, log_request
 from tierway.policies.types import Trace, Usage
 
 
@@ -79,3 +81,20 @@ def test_nothing_is_written_where_nobody_listens(caplog: pytest.LogCaptureFixtur
     with caplog.at_level(logging.WARNING, logger="tierway.requests"):
         log_request(Trace("r"))
     assert not caplog.records
+
+
+def test_a_process_of_our_own_writes_lines_together() -> None:
+    async def main() -> list[dict[str, object]]:
+        reading, writing = os.pipe()
+        log = RequestLog(writing, every_s=0.01)
+        for name in ("one", "two"):
+            log(Trace(name, outcome="ok"))
+        data = await asyncio.to_thread(os.read, reading, 65536)
+        os.close(reading)
+        log(Trace("three"))
+        log.flush()  # nobody reads any more: the line is lost, nothing is raised
+        os.close(writing)
+        return [orjson.loads(line) for line in data.splitlines()]
+
+    lines = asyncio.run(main())
+    assert [line["request_id"] for line in lines] == ["one", "two"]
