@@ -115,12 +115,17 @@ def self_contained(question: str) -> bool:
 
 def personal(question: str) -> bool:
     """True when the answer depends on who asks: my order, 我的余额."""
-    return lex.PERSONAL.search(_ends(question)) is not None
+    return _concerns_asker(_ends(question))
 
 
 def time_sensitive(question: str) -> bool:
     """True when the answer changes within days: today, latest, 天气, price."""
     return _ages(_ends(question))
+
+
+@lru_cache(maxsize=4096)
+def _concerns_asker(text: str) -> bool:
+    return lex.PERSONAL.search(text) is not None
 
 
 @lru_cache(maxsize=4096)
