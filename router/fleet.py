@@ -159,7 +159,8 @@ class Fleet:
         replica.failed += found in ("failure", "hard")
         if found in ("success", "hard"):
             replica.alive = found == "success"
-        replica.breaker.record(found, now, may_open=self._may_open(replica, now))
+        may_open = found != "failure" or self._may_open(replica, now)
+        replica.breaker.record(found, now, may_open=may_open)
 
     def _may_open(self, replica: _Replica, now: float) -> bool:
         """Statistics may take out at most half of a tier, never the last of a model."""
