@@ -142,6 +142,8 @@ async def _read_stream(response: Response, began: float, clock: Clock) -> Sample
         if count and first_s is None:
             first_s = now - began
         events += count
+    if framer.error is not None:
+        raise Wrong("an error event")
     if not framer.done or first_s is None:
         raise Wrong("a stream without content or end")
     return Sample(clock() - began, first_s, events)
@@ -151,8 +153,6 @@ def _has_content(payload: bytes) -> bool:
     if payload == b"[DONE]":
         return False
     document = _parsed(payload)
-    if document.get("error"):
-        raise Wrong("an error event")
     return any(
         choice.get("text") or any((choice.get("delta") or {}).get(name) for name in _CONTENT)
         for choice in document.get("choices") or ()
