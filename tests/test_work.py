@@ -17,8 +17,8 @@ from fakes import completion, stream_of
 
 from tierway.middleware import Gateway
 
-PASS_THROUGH = 300
-HIT = 150
+PASS_THROUGH = 295
+HIT = 140
 PER_TOKEN = 22
 
 TOKENS = 100
