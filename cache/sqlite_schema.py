@@ -32,13 +32,23 @@ _SCHEMA = (
 def prepare(db: sqlite3.Connection, path: Path) -> None:
     """Makes a new file a cache, or finds that it is one; raises CacheError when it is a file
     of a newer release or of something else, which is then left as it was."""
-    _version(db, path)
+    _look(db, path)
     _use_write_ahead_log(db, path)
     db.execute("PRAGMA synchronous = NORMAL")
     db.execute("PRAGMA secure_delete = ON")
     db.execute("PRAGMA journal_size_limit = 67108864")
     # A write also where there is nothing to make: a file that cannot be written is found now.
     transact(db, [lambda db: _make_tables(db, path)])
+
+
+def _look(db: sqlite3.Connection, path: Path) -> None:
+    """Reads in one transaction: a process that makes the same file a cache meanwhile must not
+    be seen half-way, with its tables and without its version."""
+    db.execute("BEGIN")
+    try:
+        _version(db, path)
+    finally:
+        db.execute("ROLLBACK")
 
 
 def _make_tables(db: sqlite3.Connection, path: Path) -> None:
