@@ -116,5 +116,4 @@ def limits(settings: Settings) -> Limits:
         max_body_bytes=settings.server.max_body_bytes,
         total_timeout_s=settings.resilience.total_timeout_s,
         commit_after_s=settings.resilience.commit_after_s,
-        lenient=settings.server.lenient,
     )

@@ -36,7 +36,6 @@ class Limits:
     max_body_bytes: int = 16 << 20
     total_timeout_s: float = 600.0
     commit_after_s: float = 10.0
-    lenient: bool = False
 
 
 class ClientLeft(Exception):
