@@ -26,11 +26,12 @@ from tierway.cache.keys import Fingerprint
 from tierway.cache.replay import as_stored
 from tierway.cache.upkeep import Faults, Job, Upkeep
 from tierway.policies.cacheability import Plan
+from tierway.policies.context import personal, self_contained
 from tierway.policies.equivalence import Equivalence
 from tierway.policies.errors import CacheError
 from tierway.policies.lexicon import language_of
 from tierway.policies.protocols import CacheStore, Clock, Embedder, Entry, VectorIndex
-from tierway.policies.questions import features, personal, self_contained
+from tierway.policies.questions import features
 from tierway.policies.types import Call, Source, Usage
 from tierway.policies.usage import usage_of
 

@@ -8,7 +8,7 @@ from tierway.middleware.config import Settings
 from tierway.middleware.edge import Limits
 from tierway.middleware.settings import CacheSettings, ModelSettings
 from tierway.policies.cacheability import CacheRules, TtlRule
-from tierway.policies.questions import time_sensitive
+from tierway.policies.context import time_sensitive
 from tierway.policies.types import Model, Tier
 from tierway.router.dispatch import Ladder
 from tierway.router.fleet import ReplicaSpec

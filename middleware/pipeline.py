@@ -21,6 +21,7 @@ from tierway.cache.keys import Fingerprint, Ignore, fingerprint
 from tierway.cache.replay import as_events, fast_cached_json
 from tierway.cache.semantic import Found, Hit, SemanticCache
 from tierway.policies.cacheability import CacheRules, Plan, lookup, storable
+from tierway.policies.context import personal
 from tierway.policies.errors import (
     BadCall,
     CacheError,
@@ -30,7 +31,6 @@ from tierway.policies.errors import (
     UpstreamTimeout,
 )
 from tierway.policies.protocols import Answer, Clock
-from tierway.policies.questions import personal
 from tierway.policies.types import Call, Head, Source, Trace, Usage
 from tierway.router.dispatch import Dispatcher
 from tierway.router.route import Pick, TierRouter

@@ -103,42 +103,6 @@ def features(question: str) -> Features:
     return _chinese(text, common) if language == "zh" else _english(text, common)
 
 
-def self_contained(question: str) -> bool:
-    """False when the question leans on earlier turns: pronouns, `continue`, a word or two."""
-    text = unicodedata.normalize("NFKC", _ends(question)).strip()
-    if lex.ANAPHORA.search(lex.NOT_ANAPHORA.sub(" ", text)):
-        return False
-    if lex.language_of(text) == "zh":
-        return len(re.findall(r"[\u4e00-\u9fff]|[A-Za-z0-9]+", text)) >= 5
-    return len(text.split()) >= 4
-
-
-def personal(question: str) -> bool:
-    """True when the answer depends on who asks: my order, 我的余额."""
-    return _concerns_asker(_ends(question))
-
-
-def time_sensitive(question: str) -> bool:
-    """True when the answer changes within days: today, latest, 天气, price."""
-    return _ages(_ends(question))
-
-
-@lru_cache(maxsize=4096)
-def _concerns_asker(text: str) -> bool:
-    return lex.PERSONAL.search(text) is not None
-
-
-@lru_cache(maxsize=4096)
-def _ages(text: str) -> bool:
-    # Asked of every request, and many requests are the same: the search costs a tenth of a hit.
-    return lex.TIME_SENSITIVE.search(text) is not None
-
-
-def _ends(text: str) -> str:
-    """What a long text asks stands at its beginning or its end."""
-    return text if len(text) <= 2 * LONGEST else f"{text[:LONGEST]}\n{text[-LONGEST:]}"
-
-
 def _literals(text: str) -> frozenset[str]:
     if not (_LITERAL_SIGN.search(text) or _MIXED.search(text)):
         return frozenset()

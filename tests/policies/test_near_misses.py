@@ -8,7 +8,6 @@ from __future__ import annotations
 import pytest
 
 from tierway.policies.equivalence import Calibration, Equivalence, Level
-from tierway.policies.questions import time_sensitive
 
 EQUAL = {"equal": (Level(0.02, 0.7),)}
 JUDGE = Equivalence([Calibration("test-1", {"en": EQUAL, "zh": EQUAL})])
@@ -144,41 +143,3 @@ def test_what_asks_for_something_else_is_refused(a: str, b: str) -> None:
 def test_a_clean_paraphrase_is_served(a: str, b: str) -> None:
     assert JUDGE.judge(a, b, 0.97, "test-1").reason == "equal"
     assert JUDGE.judge(b, a, 0.97, "test-1").reason == "equal"
-
-
-@pytest.mark.parametrize(
-    "question",
-    [
-        "What's the time?",
-        "Is it raining?",
-        "is GitHub down?",
-        "Who won the game last night?",
-        "AAPL stock",
-        "how many days until Christmas?",
-        "What is open this week?",
-        "Who is the prime minister of Japan?",
-        "Who is Japan's prime minister?",
-        "Who is the current mayor of Rome?",
-        "What is the weather in Oslo tonight?",
-        "What's the score?",
-        "昨晚谁赢了比赛",
-        "现任美国总统是谁",
-        "美国总统是谁",
-        "现在几点",
-        "今晚有什么电影",
-        "本周放假吗",
-        "离春节还有几天",
-        "比分多少",
-        "微信崩了吗",
-        "外面下雨了吗",
-    ],
-)
-def test_what_goes_stale_is_seen(question: str) -> None:
-    assert time_sensitive(question)
-
-
-@pytest.mark.parametrize(
-    "question", ["What is the capital of France?", "How do I bake bread?", "什么是光合作用"]
-)
-def test_what_stays_true_is_not_called_stale(question: str) -> None:
-    assert not time_sensitive(question)
