@@ -18,8 +18,9 @@ import orjson
 from tierway.cache.assemble import assemble
 from tierway.cache.coalesce import Flights
 from tierway.cache.keys import Fingerprint, Ignore, fingerprint
+from tierway.cache.lookup import Found, Hit
 from tierway.cache.replay import as_events, fast_cached_json
-from tierway.cache.semantic import Found, Hit, SemanticCache
+from tierway.cache.semantic import SemanticCache
 from tierway.policies.cacheability import CacheRules, Plan, lookup, storable
 from tierway.policies.context import personal
 from tierway.policies.errors import (

@@ -14,8 +14,9 @@ from fakes import FakeClock, completion, make_call
 from tierway.cache.embedders import ScriptedEmbedder
 from tierway.cache.index import Arena
 from tierway.cache.keys import fingerprint
+from tierway.cache.lookup import Found, Limits
 from tierway.cache.memory_store import MemoryStore
-from tierway.cache.semantic import Found, Limits, SemanticCache
+from tierway.cache.semantic import SemanticCache
 from tierway.policies.cacheability import CacheRules, lookup
 from tierway.policies.equivalence import Calibration, Equivalence, Level
 from tierway.policies.errors import CacheError

@@ -11,7 +11,7 @@ import pytest
 from fakes import EVENTS, FakeAnswer, FakeClock, completion, make_call, stream_of
 
 from tierway.cache.coalesce import Flights
-from tierway.cache.semantic import Hit
+from tierway.cache.lookup import Hit
 from tierway.middleware.pipeline import Replay
 from tierway.policies.errors import BrokenStream
 from tierway.policies.protocols import Answer

@@ -13,8 +13,9 @@ from fakes import JSON, FakeAnswer, FakeClock, ScriptedUpstream, completion, mak
 
 from tierway.cache.embedders import ScriptedEmbedder
 from tierway.cache.index import Arena
+from tierway.cache.lookup import Limits
 from tierway.cache.memory_store import MemoryStore
-from tierway.cache.semantic import Limits, SemanticCache
+from tierway.cache.semantic import SemanticCache
 from tierway.middleware.pipeline import CacheStage, Pipeline
 from tierway.policies.cacheability import CacheRules
 from tierway.policies.equivalence import Calibration, Equivalence, Level

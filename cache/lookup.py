@@ -1,0 +1,218 @@
+"""Looking an answer up: exact first, then by meaning inside one partition, evidence deciding.
+
+A lookup touches what this process holds and, for a text whose partition holds vectors, the
+encoder; the store is asked only for an answer that is not in memory. Nothing here raises for
+trouble of the cache: it is a miss with a reason, counted.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import math
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from tierway.cache.holding import Held, Holding
+from tierway.cache.keys import Fingerprint
+from tierway.cache.upkeep import Faults
+from tierway.policies.cacheability import Plan
+from tierway.policies.context import personal, self_contained
+from tierway.policies.equivalence import Equivalence
+from tierway.policies.errors import CacheError
+from tierway.policies.lexicon import language_of
+from tierway.policies.protocols import CacheStore, Clock, Embedder, VectorIndex
+from tierway.policies.questions import features
+from tierway.policies.types import Call, Source, Usage
+from tierway.policies.usage import usage_of
+
+if TYPE_CHECKING:
+    from tierway.policies.protocols import Vectors
+
+Serves = Callable[[str, Mapping[str, float]], bool]
+"""Whether an answer of this tier, with these probabilities, satisfies the asker's dial."""
+
+CANDIDATES = 8
+LARGE_PARTITION = 16_384  # from here on a search goes through FAISS, off the loop
+
+
+@dataclass(frozen=True, slots=True)
+class Limits:
+    """`encode_deadline_s` is for a request that waits, `batch_deadline_s` for the vectors of
+    what is stored behind the requests."""
+
+    encode_deadline_s: float = 0.25
+    batch_deadline_s: float = 10.0
+    answers_bytes: int = 64 << 20
+    entries: int = 1_000_000
+
+
+@dataclass(frozen=True, slots=True)
+class Hit:
+    """A stored answer that may serve. `similarity` is the cosine of a semantic hit."""
+
+    entry_id: str
+    answer: bytes
+    source: Source
+    created_at: float
+    similarity: float | None = None
+    usage: Usage | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Found:
+    """What a lookup came to: a hit, or why not; the vector, when the question was encoded."""
+
+    hit: Hit | None
+    reason: str
+    vector: Vectors | None = None
+
+
+class Lookup:
+    """The reading half of the cache. `wall` is seconds since the epoch."""
+
+    def __init__(
+        self,
+        store: CacheStore,
+        holding: Holding,
+        *,
+        embedder: Embedder | None,
+        index: VectorIndex,
+        equivalence: Equivalence,
+        faults: Faults,
+        wall: Clock,
+        scope_is_user: bool,
+        limits: Limits,
+    ) -> None:
+        self._store, self._holding = store, holding
+        self._embedder, self._index, self._equivalence = embedder, index, equivalence
+        self._faults, self._wall = faults, wall
+        self._scope_is_user, self._limits = scope_is_user, limits
+
+    async def find(self, call: Call, mark: Fingerprint, plan: Plan, serves: Serves) -> Found:
+        """The answer that may serve this call, exact before semantic."""
+        exact = self._holding.exactly(mark.exact)
+        if exact is not None and self._live(exact, plan):
+            if not serves(exact.source.tier, exact.source.probabilities):
+                return Found(None, "tier")
+            hit = await self._hit(exact, None)
+            if hit is not None:
+                return Found(hit, "exact")
+        reason = self._no_semantics(call, mark)
+        if reason:
+            return Found(None, reason)
+        return await self._find_similar(call, mark, plan, serves)
+
+    async def find_stale(self, mark: Fingerprint) -> Hit | None:
+        """The exact answer even though its time is over."""
+        held = self._holding.exactly(mark.exact)
+        return await self._hit(held, None) if held is not None else None
+
+    def _live(self, held: Held, plan: Plan) -> bool:
+        now_at = self._wall()
+        young = plan.max_age_s is None or now_at - held.created_at <= plan.max_age_s
+        return now_at < held.expires_at and young
+
+    async def _hit(self, held: Held, similarity: float | None) -> Hit | None:
+        answer = self._holding.answers.get(held.id)
+        if answer is None:
+            answer = await self._fetch(held)
+        if answer is None:
+            return None
+        if held.usage is None:
+            held.usage = usage_of(answer) or Usage()
+        return Hit(held.id, answer, held.source, held.created_at, similarity, held.usage)
+
+    async def _fetch(self, held: Held) -> bytes | None:
+        try:
+            entry = await self._store.get(held.id)
+        except CacheError as error:
+            self._faults.add("store", error)
+            return None
+        if entry is None:
+            self._holding.drop(held.id)
+            return None
+        self._holding.answers.put(held.id, entry.answer)
+        return entry.answer
+
+    def _no_semantics(self, call: Call, mark: Fingerprint) -> str:
+        """Why this call is not matched by meaning, "" when it is."""
+        if self._embedder is None:
+            return "exact-only"
+        if not mark.semantic:
+            return mark.why_not
+        if not self._index.size(mark.partition):
+            return "nothing-near"
+        if not self.fits(mark.question):
+            return "too-long"
+        if is_conversation(call) and not self_contained(mark.question):
+            return "not-self-contained"
+        if personal(mark.question) and not self._scope_is_user:
+            return "personal"
+        return ""
+
+    async def _find_similar(
+        self, call: Call, mark: Fingerprint, plan: Plan, serves: Serves
+    ) -> Found:
+        assert self._embedder is not None
+        encoder = self._embedder.id
+        floor = self._equivalence.floor(encoder, language_of(mark.question))
+        if floor == math.inf:
+            return Found(None, "uncalibrated")
+        vector = await self._encode(mark.question)
+        if vector is None:
+            return Found(None, "encoder")
+        near = [pair for pair in await self._search(mark.partition, vector) if pair[1] >= floor]
+        asked = features(mark.question) if near else None
+        why_not = "nothing-near"
+        for key, cosine in near:
+            held = self._holding.by_key(key)
+            if held is None or asked is None or not self._live(held, plan):
+                continue
+            verdict = self._equivalence.judge(
+                asked,
+                held.features,
+                cosine,
+                encoder,
+                max_error_rate=call.controls.max_error_rate,
+            )
+            if not verdict.serve:
+                # What kept out the nearest is the answer to "why did this miss".
+                why_not = verdict.reason if why_not == "nothing-near" else why_not
+            elif not serves(held.source.tier, held.source.probabilities):
+                why_not = "tier"
+            elif (hit := await self._hit(held, cosine)) is not None:
+                return Found(hit, verdict.reason, vector)
+        return Found(None, why_not, vector)
+
+    async def _search(self, partition: bytes, vector: Vectors) -> list[tuple[int, float]]:
+        if self._index.size(partition) >= LARGE_PARTITION:
+            return await asyncio.to_thread(self._index.search, partition, vector, CANDIDATES)
+        return self._index.search(partition, vector, CANDIDATES)
+
+    async def _encode(self, text: str) -> Vectors | None:
+        """The text's vector, None (counted) when the encoder is too slow or fails."""
+        assert self._embedder is not None
+        try:
+            async with asyncio.timeout(self._limits.encode_deadline_s):
+                row: Vectors = (await self._embedder.encode([text]))[0]
+        except TimeoutError:
+            self._faults.add("encoder-slow")
+            return None
+        except Exception as error:  # border: an embedder may be anybody's code
+            self._faults.add("encoder", error)
+            return None
+        if not np.isfinite(row).all():
+            self._faults.add("encoder-not-finite")
+            return None
+        return row
+
+    def fits(self, text: str) -> bool:
+        """Whether there is an encoder, and the text fits its window."""
+        return self._embedder is not None and self._embedder.fits(text)
+
+
+def is_conversation(call: Call) -> bool:
+    return any(turn.role == "assistant" for turn in call.ask.turns)
