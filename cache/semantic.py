@@ -22,7 +22,6 @@ from tierway.cache.lookup import Found, Hit, Limits, Lookup, Serves, is_conversa
 from tierway.cache.replay import as_stored
 from tierway.cache.upkeep import Faults, Job, Upkeep
 from tierway.policies.cacheability import Plan
-from tierway.policies.context import personal, self_contained
 from tierway.policies.equivalence import Equivalence
 from tierway.policies.errors import CacheError
 from tierway.policies.protocols import CacheStore, Clock, Embedder, Entry, VectorIndex
