@@ -12,7 +12,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from tierway.policies.cacheability import cache_namespace, parse_cache_control
+from tierway.policies.cache_control import cache_namespace, parse_cache_control
 from tierway.policies.errors import BadCall
 from tierway.policies.types import CacheControl, Controls
 
