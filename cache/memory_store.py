@@ -5,13 +5,16 @@ Same log, same rules and same errors as the file store (see store.py); nothing s
 
 from __future__ import annotations
 
+import time
 from bisect import bisect_right
+from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 from itertools import islice
 
 from tierway.cache.store import (
     LINES_PER_CUT,
+    NOTES_KEPT,
     TOMBSTONES_KEPT,
     Selection,
     dead_limit,
@@ -19,16 +22,23 @@ from tierway.cache.store import (
     start_of,
 )
 from tierway.policies.errors import CacheError
-from tierway.policies.protocols import Change, Entry
+from tierway.policies.protocols import Change, Clock, Entry, Note
 
 
 class MemoryStore:
-    """`tombstones_kept` as in store.py. Belongs to one event loop."""
+    """`tombstones_kept` and `notes_kept` as in store.py, `wall` is seconds since the epoch.
+    Belongs to one event loop."""
 
-    def __init__(self, *, tombstones_kept: int = TOMBSTONES_KEPT) -> None:
+    def __init__(
+        self,
+        *,
+        tombstones_kept: int = TOMBSTONES_KEPT,
+        notes_kept: int = NOTES_KEPT,
+        wall: Clock = time.time,
+    ) -> None:
         if tombstones_kept < 0:
             raise ValueError(f"tombstones_kept = {tombstones_kept}: must not be negative")
-        self._kept = tombstones_kept
+        self._kept, self._notes_kept, self._wall = tombstones_kept, notes_kept, wall
         self._state = "not started"
         self._entries: dict[str, Entry] = {}
         self._by_exact: dict[bytes, str] = {}
@@ -37,6 +47,8 @@ class MemoryStore:
         # Rising sequence numbers. A line is dead weight once its id has a newer one.
         self._log: list[Change] = []
         self._line_of: dict[str, int] = {}
+        self._notes: list[Note] = []
+        self._last_note = 0
 
     async def start(self) -> None:
         if self._state == "closed":
@@ -81,6 +93,7 @@ class MemoryStore:
 
     async def reap(self, now_at: float) -> int:
         """Deletes what has expired at `now_at` and says how many entries that were."""
+        self._reap_notes(now_at)
         return self._drop_matching(lambda entry: entry.expires_at <= now_at)
 
     async def count(self) -> int:
@@ -95,16 +108,39 @@ class MemoryStore:
         valid = (line for line in islice(self._log, first, None) if self._is_newest(line))
         return [*page, *islice(valid, max(0, limit - len(page)))]
 
+    async def note(self, note: Note) -> int:
+        self._check()
+        self._last_note += 1
+        self._notes.append(replace(note, sequence=self._last_note))
+        return self._last_note
+
+    async def notes(self, since: int, limit: int = 1000) -> list[Note]:
+        self._check()
+        now_at, start = self._wall(), since if since <= self._last_note else 0
+        first = bisect_right(self._notes, start, key=lambda note: note.sequence)
+        fresh = (note for note in islice(self._notes, first, None) if note.expires_at > now_at)
+        return list(islice(fresh, limit))
+
     async def aclose(self) -> None:
         self._state = "closed"
         self._entries.clear()
         self._by_exact.clear()
         self._log.clear()
         self._line_of.clear()
+        self._notes.clear()
 
     def _check(self) -> None:
         if self._state != "open":
             raise CacheError(f"The cache store in memory is {self._state}.")
+
+    def _reap_notes(self, now_at: float) -> None:
+        held: Counter[tuple[str, str]] = Counter()
+        kept = []
+        for note in reversed(self._notes):
+            held[note.kind, note.tenant] += 1
+            if note.expires_at > now_at and held[note.kind, note.tenant] <= self._notes_kept:
+                kept.append(note)
+        self._notes = kept[::-1]
 
     def _drop_matching(self, matches: Callable[[Entry], bool]) -> int:
         self._check()

@@ -17,6 +17,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from tierway.cache.holding import Holding
+from tierway.cache.journal import Journal
 from tierway.cache.keys import Fingerprint
 from tierway.cache.lookup import Found, Hit, Limits, Lookup, Serves, is_conversation
 from tierway.cache.replay import as_stored
@@ -83,6 +84,11 @@ class SemanticCache:
 
     def __len__(self) -> int:
         return len(self._holding)
+
+    @property
+    def journal(self) -> Journal:
+        """The notes that all gateways of the store share."""
+        return self._upkeep.journal
 
     @property
     def counts(self) -> Counter[str]:

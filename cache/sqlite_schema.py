@@ -27,6 +27,12 @@ _SCHEMA = (
     "INSERT INTO horizon VALUES (0)",
     f"PRAGMA user_version = {SCHEMA_VERSION}",
 )
+# Tables that releases of the same schema version came without, which do not see them.
+_ADDED = (
+    """CREATE TABLE IF NOT EXISTS notes (
+        sequence INTEGER PRIMARY KEY AUTOINCREMENT, kind TEXT NOT NULL, tenant TEXT NOT NULL,
+        user TEXT NOT NULL, body TEXT NOT NULL, at REAL NOT NULL, expires_at REAL NOT NULL)""",
+)
 
 
 def prepare(db: sqlite3.Connection, path: Path) -> None:
@@ -55,6 +61,8 @@ def _make_tables(db: sqlite3.Connection, path: Path) -> None:
     if _version(db, path) == 0:
         for statement in _SCHEMA:
             db.execute(statement)
+    for statement in _ADDED:
+        db.execute(statement)
 
 
 def _version(db: sqlite3.Connection, path: Path) -> int:

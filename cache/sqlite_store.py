@@ -12,16 +12,19 @@ from __future__ import annotations
 
 import json
 import sqlite3
+import time
 from collections.abc import Iterable, Sequence
 from dataclasses import fields
 from functools import partial
 from pathlib import Path
 from typing import Any
 
+from tierway.cache import sqlite_notes
 from tierway.cache.sqlite_lane import Lane, Writer
 from tierway.cache.sqlite_schema import prepare
 from tierway.cache.store import (
     LINES_PER_CUT,
+    NOTES_KEPT,
     TOMBSTONES_KEPT,
     Selection,
     dead_limit,
@@ -29,7 +32,7 @@ from tierway.cache.store import (
     start_of,
 )
 from tierway.policies.errors import CacheError
-from tierway.policies.protocols import Change, Entry
+from tierway.policies.protocols import Change, Clock, Entry, Note
 
 _FIELDS = tuple(field.name for field in fields(Entry))
 _PROBABILITIES = _FIELDS.index("probabilities")
@@ -50,7 +53,8 @@ _OLDEST = """SELECT log.sequence, log.entry_id, e.id IS NOT NULL
 
 class SqliteStore:
     """`lock_timeout_s` is how long a write waits for another process's transaction,
-    `tombstones_kept` as in store.py. Belongs to one event loop.
+    `tombstones_kept` and `notes_kept` as in store.py, `wall` is seconds since the epoch. Belongs
+    to one event loop.
 
     `start` raises CacheError for a file that cannot be opened, written or understood; it may
     be tried again. A put that is cancelled is stored whole or not at all.
@@ -62,6 +66,8 @@ class SqliteStore:
         *,
         lock_timeout_s: float = 5.0,
         tombstones_kept: int = TOMBSTONES_KEPT,
+        notes_kept: int = NOTES_KEPT,
+        wall: Clock = time.time,
     ) -> None:
         if lock_timeout_s < 0:
             raise ValueError(f"lock_timeout_s = {lock_timeout_s}: must not be negative")
@@ -69,7 +75,7 @@ class SqliteStore:
             raise ValueError(f"tombstones_kept = {tombstones_kept}: must not be negative")
         self._path = Path(path)
         self._lock_timeout_s = lock_timeout_s
-        self._kept = tombstones_kept
+        self._kept, self._notes_kept, self._wall = tombstones_kept, notes_kept, wall
         self._state = "not started"
         self._lanes: list[Lane] = []
 
@@ -131,6 +137,8 @@ class SqliteStore:
 
         To be called every minute or so: it also keeps the log short.
         """
+        self._check()
+        await self._write.run(lambda db: sqlite_notes.reap(db, now_at, self._notes_kept))
         return await self._drop_where("expires_at <= ?", [now_at])
 
     async def count(self) -> int:
@@ -140,6 +148,15 @@ class SqliteStore:
     async def changes(self, since: int, limit: int = 1000) -> list[Change]:
         self._check()
         return await self._follow.run(lambda db: _changes(db, since, limit))
+
+    async def note(self, note: Note) -> int:
+        self._check()
+        return await self._write.run(lambda db: sqlite_notes.write(db, note))
+
+    async def notes(self, since: int, limit: int = 1000) -> list[Note]:
+        self._check()
+        now_at = self._wall()
+        return await self._follow.run(lambda db: sqlite_notes.read(db, since, limit, now_at))
 
     async def aclose(self) -> None:
         self._state = "closed"

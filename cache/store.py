@@ -32,6 +32,9 @@ LINES_PER_CUT = 1_000
 """Lines moved, or entries deleted, in one transaction: a few milliseconds, so that a purge
 does not hold up the puts of a busy process."""
 
+NOTES_KEPT = 10_000
+"""Notes of one kind and tenant, so that no tenant crowds out what others taught the cache."""
+
 
 @dataclass(frozen=True, slots=True)
 class Selection:

@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from tierway.cache.holding import Held, Holding
+from tierway.cache.journal import Journal
 from tierway.cache.store import is_reset
 from tierway.policies.errors import CacheError
 from tierway.policies.protocols import CacheStore, Change, Clock, Embedder, Entry
@@ -71,6 +72,7 @@ class Upkeep:
         self._store, self._holding, self._embedder = store, holding, embedder
         self._faults, self._wall = faults, wall
         self._encode_deadline_s = encode_deadline_s
+        self.journal = Journal(store, wall, faults.add)
         self._queue: asyncio.Queue[Job] = asyncio.Queue()
         self._tasks: list[asyncio.Task[None]] = []
         self._sequence = 0
@@ -117,6 +119,7 @@ class Upkeep:
                 self._apply(change)
                 self._sequence = change.sequence
             await asyncio.sleep(0)  # requests go in between
+        await self.journal.follow()
 
     async def reap(self) -> None:
         horizon_at = self._wall() - STALE_GRACE_S

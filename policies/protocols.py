@@ -6,7 +6,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 from tierway.policies.types import (
     Ask,
@@ -133,13 +133,33 @@ class Change:
     entry: Entry | None
 
 
+@dataclass(frozen=True, slots=True)
+class Note:
+    """One line of a store's journal beside its entries: something all gateways must know of,
+    such as a mark or a blocked pair. `body` is plain JSON, `at` and `expires_at` are epoch
+    seconds. `sequence` is given by the store; 0 in a note that is not written yet."""
+
+    kind: str
+    tenant: str
+    user: str
+    body: Mapping[str, Any]
+    at: float
+    expires_at: float
+    sequence: int = 0
+
+
 class CacheStore(Protocol):
     """The truth of the cache: entries and a log of changes with rising sequence numbers.
 
     Every method raises CacheError when the store cannot be used; none blocks the event
     loop. `put` replaces an entry of the same `exact` digest (both changes in the log).
     `changes` returns what came after `since`, oldest first, at most `limit`; entries in it
-    carry no answer. `reap` deletes what expired before `now_at`.
+    carry no answer. `reap` deletes what expired before `now_at`, notes included, and the oldest
+    notes of a kind and tenant that has too many.
+
+    `notes` returns the notes after `since` that have not expired, oldest first; their numbers
+    are their own and rise. A `since` beyond the newest number, of a follower whose store was
+    set back, starts again at the first: reading a note twice must do no harm.
     """
 
     async def start(self) -> None: ...
@@ -148,6 +168,8 @@ class CacheStore(Protocol):
     async def delete(self, entry_ids: Sequence[str]) -> int: ...
     async def reap(self, now_at: float) -> int: ...
     async def changes(self, since: int, limit: int = 1000) -> list[Change]: ...
+    async def note(self, note: Note) -> int: ...
+    async def notes(self, since: int, limit: int = 1000) -> list[Note]: ...
     async def aclose(self) -> None: ...
 
 
