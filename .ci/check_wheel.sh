@@ -10,7 +10,7 @@ trap 'rm -rf "$scratch"' EXIT
 
 # From a copy: a build leaves folders behind that an editable install would trip over.
 mkdir "$scratch/source"
-cp -r pyproject.toml README.md LICENSE middleware cache router policies bench "$scratch/source"
+cp -r pyproject.toml README.md LICENSE NOTICE middleware cache router policies bench "$scratch/source"
 "$python" -m build --wheel --outdir "$scratch/dist" "$scratch/source" >"$scratch/build.log" 2>&1 ||
   { cat "$scratch/build.log"; exit 1; }
 
