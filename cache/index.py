@@ -1,10 +1,8 @@
 """The arena: all vectors of a process, as int8 rows grouped by partition.
 
-A row holds a vector scaled to [-127, 127]; with the row's own length kept beside it the
-cosine is off by at most .002 for encoders of 384 dimensions or more (.003 at 128). A search
-looks only at the rows of its partition: one product with all of them while they are few, and
-from `large` rows on the nearest sign codes (sign_codes.py), of which the best are ranked
-again by their rows.
+A search looks only at the rows of its partition: one product with all of them while they are
+few, and from `large` rows on the nearest sign codes (sign_codes.py), of which the best are
+ranked again by their rows (int8_rows.py).
 
 A removed vector is gone: its row is zeroed and used again, its place in the partition is
 taken by the last one, and a partition without rows is forgotten. No graph, so nothing has to
@@ -13,7 +11,7 @@ be rebuilt for a deletion.
 Threads: searches may run in worker threads while the loop's thread adds and removes. One
 plain lock guards all state. It is held for the copying of rows or the ranking of a few, never
 for a scan; codes of a partition that became large are built by the search that finds them
-missing, in small steps.
+missing, or by `prepare`, in small steps.
 """
 
 from __future__ import annotations
@@ -21,10 +19,13 @@ from __future__ import annotations
 import sys
 import threading
 from array import array
-from typing import TYPE_CHECKING, TypeVar
+from collections.abc import Iterable, Sequence
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from tierway.cache.columns import FreeRows, RowMap, grown, room_for
+from tierway.cache.int8_rows import inverse_lengths, products, quantise, unit
 from tierway.cache.sign_codes import SignCodes
 
 if TYPE_CHECKING:
@@ -34,18 +35,18 @@ if TYPE_CHECKING:
 
     Floats = NDArray[np.float32]
 
-Kind = TypeVar("Kind", bound=np.generic)
-
 LARGE = 256
 """Rows up to which one product (0.05 ms here) is no dearer than codes and a second look."""
 
 RERANK = 64
 """Codes kept for the second look: they hold the true neighbour in 99.7 of 100 searches."""
 
-_BLOCK_ROWS = 256
-_FIRST_ROWS = 256
+EXPECTED = 1_000_000
+"""Vectors a process is expected to hold at most; room for them is no memory yet."""
+
 _STEP = 1024
 _MEAN_SAMPLE = 8192
+_NUMBER = (1 << 64) - 1
 
 
 class _Partition:
@@ -70,27 +71,37 @@ class Arena:
     """A VectorIndex in this process's memory, for vectors of `dim` components.
 
     `large`: rows from which on a partition is searched by codes; `rerank`: candidates looked
-    at again then. Vectors need not have unit length; those with NaN or infinity, without
-    length or of another dimension raise ValueError.
+    at again then. Keys are 64-bit numbers. Vectors need not have unit length; those with NaN or
+    infinity, without length or of another dimension raise ValueError.
     """
 
-    def __init__(self, dim: int, *, large: int = LARGE, rerank: int = RERANK) -> None:
+    def __init__(
+        self, dim: int, *, large: int = LARGE, rerank: int = RERANK, expected: int = EXPECTED
+    ) -> None:
         if min(dim, large, rerank) < 1:
             raise ValueError(f"dim = {dim}, large = {large}, rerank = {rerank}: all must be > 0")
         self._dim, self._large, self._rerank = dim, large, rerank
+        self._expected = expected
         self._lock = threading.Lock()
         self._build_lock = threading.Lock()
         self._partitions: dict[bytes, _Partition] = {}
-        self._row_of: dict[int, int] = {}
-        self._free: list[int] = []
+        self._empty()
+
+    def _empty(self) -> None:
+        for part in self._partitions.values():
+            part.rows = array("i")  # a search that is under way finds nothing more
+        self._partitions = {}
+        self._used = FreeRows()
         self._owners: list[_Partition | None] = []
-        self._rows = np.zeros((0, dim), np.int8)
-        self._inverse_lengths = np.zeros(0, np.float32)
-        self._keys = np.zeros(0, np.int64)
-        self._positions = np.zeros(0, np.int32)
+        room = room_for(0, self._expected)
+        self._rows = np.zeros((room, self._dim), np.int8)
+        self._inverse_lengths = np.zeros(room, np.float32)
+        self._keys = np.zeros(room, np.uint64)
+        self._positions = np.zeros(room, np.int32)
+        self._row_of = RowMap(self._keys)
 
     def __len__(self) -> int:
-        return len(self._row_of)
+        return len(self._used)
 
     def size(self, partition: bytes) -> int:
         """How many vectors the partition has."""
@@ -100,61 +111,97 @@ class Arena:
 
     @property
     def nbytes(self) -> int:
-        """Bytes of the arrays and the map from key to row."""
+        """Bytes in use: of the rows, the map from key to row, and the partitions."""
         with self._lock:
-            arrays = (self._rows, self._inverse_lengths, self._keys, self._positions)
             parts = self._partitions.values()
             return (
-                sum(held.nbytes for held in arrays)
-                + sum(sys.getsizeof(part.rows) for part in parts)
-                + sum(codes.nbytes for part in parts for codes in part.coded())
-                + sys.getsizeof(self._row_of)
+                self._used.top * (self._dim + 4 + 8 + 4)
+                + sys.getsizeof(self._owners)
+                + self._used.nbytes
+                + self._row_of.nbytes
+                + sys.getsizeof(self._partitions)
+                + sum(sys.getsizeof(part) + sys.getsizeof(part.rows) for part in parts)
+                + sum(codes.nbytes(len(part.rows)) for part in parts for codes in part.coded())
             )
 
     def add(self, partition: bytes, key: int, vector: Floats) -> None:
         """A key that is already there is moved here and gets the new vector."""
-        unit = self._unit(vector)
-        row, inverse_length = _quantise(unit)
+        direction = unit(vector, self._dim)
+        row = quantise(direction)
+        inverse = inverse_lengths(row[None])[0]
         with self._lock:
             self._drop(key)
-            part = self._partitions.get(partition)
-            if part is None:
-                part = self._partitions[partition] = _Partition(partition)
-            number = self._free_row()
+            part = self._partition(partition)
+            number = self._used.take()
+            self._make_room()
             self._rows[number] = row
-            self._inverse_lengths[number] = inverse_length
-            self._keys[number] = key
+            self._inverse_lengths[number] = inverse
+            self._keys[number] = key & _NUMBER
+            self._row_of.put(number)
             self._positions[number] = len(part.rows)
             self._owners[number] = part
-            self._row_of[key] = number
             for codes in part.coded():
-                codes.put(len(part.rows), unit[None])
+                codes.put(len(part.rows), direction[None])
             part.rows.append(number)
+
+    def add_many(
+        self, partitions: Sequence[bytes], keys: Sequence[int], rows: NDArray[np.int8]
+    ) -> None:
+        """Adds int8 rows [n, dim] (int8_rows.py) under keys that are not there yet, each in
+        its partition. Raises ValueError, with nothing added, when one is no vector."""
+        if rows.shape != (len(keys), self._dim):
+            raise ValueError(f"vectors of shape {rows.shape}: must be {(len(keys), self._dim)}")
+        inverse = inverse_lengths(rows)
+        groups: dict[bytes, list[int]] = {}
+        for at, name in enumerate(partitions):
+            groups.setdefault(name, []).append(at)
+        with self._lock:
+            start = self._used.take_new(len(keys))
+            self._make_room()
+            new = slice(start, start + len(keys))
+            self._rows[new], self._inverse_lengths[new] = rows, inverse
+            self._keys[new] = np.array(keys, np.int64).view(np.uint64)
+            self._row_of.put_many(np.arange(new.start, new.stop, dtype=np.int32))
+            for name, places in groups.items():
+                self._join(self._partition(name), np.array(places, np.int32) + np.int32(start))
 
     def remove(self, key: int) -> None:
         """Does nothing for a key that is not there."""
         with self._lock:
             self._drop(key)
 
+    def clear(self) -> None:
+        """Removes all, at once."""
+        with self._lock:
+            self._empty()
+
+    def prepare(self) -> None:
+        """Makes the codes that searches would find missing or out of date; takes about two
+        seconds for a million vectors, so it is for a worker thread."""
+        with self._lock:
+            parts = list(self._partitions.values())
+        for part in parts:
+            self._codes_of(part)
+
     def search(self, partition: bytes, vector: Floats, k: int) -> list[tuple[int, float]]:
-        unit = self._unit(vector)
+        direction = unit(vector, self._dim)
         with self._lock:
             part = self._partitions.get(partition)
         if part is None or k < 1:
             return []
         codes = self._codes_of(part)
         if codes is None:
-            return self._search_rows(part, unit, k)
-        return self._search_codes(part, codes, unit, k)
+            return self._search_rows(part, direction, k)
+        return self._search_codes(part, codes, direction, k)
 
-    def _search_rows(self, part: _Partition, unit: Floats, k: int) -> list[tuple[int, float]]:
+    def _search_rows(self, part: _Partition, direction: Floats, k: int) -> list[tuple[int, float]]:
         with self._lock:
             rows = np.array(part.rows, np.int32)
             taken, inverse, keys = self._take(rows)
-        return _best(keys, _products(taken, unit) * inverse, k)
+        return _best(keys, products(taken, direction) * inverse, k)
 
     def _search_codes(
-        self, part: _Partition, codes: SignCodes, unit: Floats, k: int
+        self, part: _Partition, codes: SignCodes, direction: Floats, k: int
     ) -> list[tuple[int, float]]:
         """The scan sees the codes while others change; what it finds is looked up again, so
         that a vector just removed, or moved elsewhere, is not returned."""
@@ -162,15 +209,16 @@ class Arena:
             view = codes.codes[: len(part.rows)]
         if not len(view):
             return []
-        positions = codes.nearest(view, unit, max(k, self._rerank))
+        positions = codes.nearest(view, direction, max(k, self._rerank))
         with self._lock:
             size = len(part.rows)
             rows = np.array([part.rows[p] for p in positions.tolist() if p < size], np.int32)
             taken, inverse, keys = self._take(rows)
-        return _best(keys, _products(taken, unit) * inverse, k)
+        return _best(keys, products(taken, direction) * inverse, k)
 
     def _take(self, rows: NDArray[np.int32]) -> tuple[NDArray[np.int8], Floats, NDArray[np.int64]]:
-        return self._rows.take(rows, axis=0), self._inverse_lengths[rows], self._keys[rows]
+        keys = self._keys[rows].view(np.int64)
+        return self._rows.take(rows, axis=0), self._inverse_lengths[rows], keys
 
     def _codes_of(self, part: _Partition) -> SignCodes | None:
         """The codes to search by, built first where they are missing or out of date; None
@@ -213,21 +261,40 @@ class Arena:
     def _mean(self, part: _Partition) -> Floats:
         with self._lock:
             step = max(1, len(part.rows) // _MEAN_SAMPLE)
-            rows = np.array(part.rows[::step], np.int32)
+            rows = part.rows[::step]
         total = np.zeros(self._dim, np.float64)
         for start in range(0, len(rows), _STEP):
             with self._lock:
-                total += self._vectors(rows[start : start + _STEP]).sum(axis=0)
+                if not part.rows:
+                    break  # cleared meanwhile
+                total += self._vectors(np.array(rows[start : start + _STEP])).sum(axis=0)
         return (total / max(1, len(rows))).astype(np.float32)
 
-    def _vectors(self, rows: NDArray[np.int32]) -> Floats:
+    def _vectors(self, rows: NDArray[Any]) -> Floats:
         floats: Floats = self._rows[rows] * self._inverse_lengths[rows, None]
         return floats
 
+    def _partition(self, name: bytes) -> _Partition:
+        part = self._partitions.get(name)
+        if part is None:
+            part = self._partitions[name] = _Partition(name)
+        return part
+
+    def _join(self, part: _Partition, numbers: NDArray[np.int32]) -> None:
+        """Puts rows that are filled at the end of a partition."""
+        first = len(part.rows)
+        self._positions[numbers] = np.arange(first, first + len(numbers), dtype=np.int32)
+        part.rows.frombytes(numbers.tobytes())
+        for number in numbers.tolist():
+            self._owners[number] = part
+        for codes in part.coded():
+            codes.put(first, self._vectors(numbers))
+
     def _drop(self, key: int) -> None:
-        number = self._row_of.pop(key, None)
-        if number is None:
+        number = self._row_of.find(key & _NUMBER)
+        if number < 0:
             return
+        self._row_of.remove(number)
         part = self._owners[number]
         assert part is not None, "a row with a key has an owner"
         position, last = int(self._positions[number]), len(part.rows) - 1
@@ -246,47 +313,23 @@ class Arena:
         self._rows[number] = 0
         self._inverse_lengths[number] = 0
         self._owners[number] = None
-        self._free.append(number)
+        self._used.give(number)
 
-    def _free_row(self) -> int:
-        if self._free:
-            return self._free.pop()
-        number = len(self._owners)
-        if number == len(self._rows):
-            self._grow(max(_FIRST_ROWS, number * 3 // 2))
-        self._owners.append(None)
-        return number
+    def _make_room(self) -> None:
+        needed = self._used.top
+        self._owners.extend([None] * (needed - len(self._owners)))
+        if needed <= len(self._rows):
+            return
+        room = room_for(needed, self._expected)
+        self._rows = grown(self._rows, room)
+        self._inverse_lengths = grown(self._inverse_lengths, room)
+        self._keys = grown(self._keys, room)
+        self._positions = grown(self._positions, room)
+        self._row_of.rebuild(self._keys, self._rows_in_use())
 
-    def _grow(self, rows: int) -> None:
-        self._rows = _grown(self._rows, rows)
-        self._inverse_lengths = _grown(self._inverse_lengths, rows)
-        self._keys = _grown(self._keys, rows)
-        self._positions = _grown(self._positions, rows)
-
-    def _unit(self, vector: Floats) -> Floats:
-        floats = np.asarray(vector, np.float32)
-        if floats.shape != (self._dim,):
-            raise ValueError(f"a vector of shape {floats.shape}: must be ({self._dim},)")
-        length = float(np.linalg.norm(floats))
-        if not (0.0 < length < np.inf):  # NaN too
-            raise ValueError(f"a vector of length {length}: must be finite and not zero")
-        return floats / np.float32(length)
-
-
-def _quantise(unit: Floats) -> tuple[NDArray[np.int8], float]:
-    """The int8 row and one over its length."""
-    scaled = np.rint(unit * (127.0 / np.abs(unit).max()))
-    return scaled.astype(np.int8), 1.0 / float(np.linalg.norm(scaled))
-
-
-def _products(rows: NDArray[np.int8], unit: Floats) -> Floats:
-    """`rows @ unit` in float32, some rows at a time: a larger product would wake the threads
-    of the BLAS library, which then spin for milliseconds waiting for another one."""
-    parts = [
-        rows[at : at + _BLOCK_ROWS].astype(np.float32) @ unit
-        for at in range(0, len(rows), _BLOCK_ROWS)
-    ]
-    return np.concatenate(parts) if parts else np.zeros(0, np.float32)
+    def _rows_in_use(self) -> NDArray[np.int32]:
+        owned: Iterable[int] = (row for row, part in enumerate(self._owners) if part is not None)
+        return np.fromiter(owned, np.int32)
 
 
 def _best(keys: NDArray[np.int64], cosines: Floats, k: int) -> list[tuple[int, float]]:
@@ -297,9 +340,3 @@ def _best(keys: NDArray[np.int64], cosines: Floats, k: int) -> list[tuple[int, f
     order = np.lexsort((keys, -cosines))
     found = np.clip(cosines[order], -1.0, 1.0).tolist()
     return list(zip(keys[order].tolist(), found, strict=True))
-
-
-def _grown(held: NDArray[Kind], rows: int) -> NDArray[Kind]:
-    grown = np.zeros((rows, *held.shape[1:]), held.dtype)
-    grown[: len(held)] = held
-    return grown

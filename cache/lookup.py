@@ -15,7 +15,8 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from tierway.cache.holding import Held, Holding
+from tierway.cache.entry_table import Held
+from tierway.cache.holding import Holding
 from tierway.cache.keys import Fingerprint
 from tierway.cache.upkeep import Faults
 from tierway.policies.cacheability import Plan
@@ -26,7 +27,6 @@ from tierway.policies.lexicon import language_of
 from tierway.policies.protocols import CacheStore, Clock, Embedder, VectorIndex
 from tierway.policies.questions import features
 from tierway.policies.types import Call, Source, Usage
-from tierway.policies.usage import usage_of
 
 if TYPE_CHECKING:
     from tierway.policies.protocols import Vectors
@@ -121,9 +121,8 @@ class Lookup:
             answer = await self._fetch(held)
         if answer is None:
             return None
-        if held.usage is None:
-            held.usage = usage_of(answer) or Usage()
-        return Hit(held.id, answer, held.source, held.created_at, similarity, held.usage)
+        usage = self._holding.answers.usage(held.id, answer)
+        return Hit(held.id, answer, held.source, held.created_at, similarity, usage)
 
     async def _fetch(self, held: Held) -> bytes | None:
         try:

@@ -16,7 +16,8 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from tierway.cache.holding import Held, Holding
+from tierway.cache.entry_table import Held
+from tierway.cache.holding import Holding
 from tierway.cache.journal import Journal
 from tierway.cache.store import is_reset
 from tierway.policies.errors import CacheError
@@ -136,7 +137,12 @@ class Upkeep:
             self._take_in(entry)
 
     def _take_in(self, entry: Entry) -> None:
-        held, embedder = self._holding.hold(entry), self._embedder
+        embedder = self._embedder
+        try:
+            held = self._holding.hold(entry)
+        except ValueError as error:
+            self._faults.add("entry", error)
+            return
         if held is None or held.indexed:
             return  # deleted or overtaken, or put by this process
         if entry.vector and embedder and entry.encoder == embedder.id:

@@ -83,10 +83,19 @@ class Embedder(Protocol):
 
 class VectorIndex(Protocol):
     """Vectors by partition; a search never leaves its partition. Synchronous and CPU-bound:
-    callers run it off the event loop when a partition is large (`size`)."""
+    callers run it off the event loop when a partition is large (`size`).
+
+    `add_many` takes int8 rows [n, dim] (cache/int8_rows.py) under keys not there yet, and is as
+    safe in another thread as `search`; `prepare` makes what searches would have to make first.
+    """
 
     def add(self, partition: bytes, key: int, vector: Vectors) -> None: ...
+    def add_many(
+        self, partitions: Sequence[bytes], keys: Sequence[int], rows: NDArray[np.int8]
+    ) -> None: ...
+    def prepare(self) -> None: ...
     def remove(self, key: int) -> None: ...
+    def clear(self) -> None: ...
     def search(self, partition: bytes, vector: Vectors, k: int) -> list[tuple[int, float]]:
         """The k nearest (key, cosine), best first."""
         ...

@@ -9,7 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tierway.cache.holding import Answers, Holding
+from tierway.cache.answers import Answers
+from tierway.cache.holding import Holding
 from tierway.cache.index import Arena
 from tierway.policies.protocols import Entry
 
@@ -38,7 +39,7 @@ def test_an_entry_is_found_by_digest_id_and_number() -> None:
     held = holding()
     made = held.hold(FIRST)
     assert made is not None
-    assert held.exactly(FIRST.exact) is held.by_id("e1") is held.by_key(made.key) is made
+    assert held.exactly(FIRST.exact) == held.by_id("e1") == held.by_key(made.key) == made
     assert "e1" in held
     assert len(held) == 1
     assert (made.source.tier, made.source.replica) == ("small", "cache")
@@ -48,7 +49,7 @@ def test_an_entry_is_found_by_digest_id_and_number() -> None:
 
 def test_the_same_entry_twice_is_once() -> None:
     held = holding(FIRST)
-    assert held.hold(FIRST) is held.by_id("e1")
+    assert held.hold(FIRST) == held.by_id("e1")
     assert len(held) == 1
 
 
@@ -60,7 +61,7 @@ def test_a_newer_answer_takes_the_place_of_the_one_with_its_digest() -> None:
     held.attach(old, VECTOR)
     held.answers.put("e1", b"old")
     newer = held.hold(replace(FIRST, id="e2", created_at=150.0))
-    assert held.exactly(FIRST.exact) is newer
+    assert held.exactly(FIRST.exact) == newer
     assert "e1" not in held
     assert (index.size(P), held.answers.get("e1"), len(held)) == (0, None, 1)
 
@@ -87,8 +88,10 @@ def test_a_vector_is_attached_once() -> None:
     assert made is not None
     held.attach(made, VECTOR)
     held.attach(made, VECTOR)
-    assert made.indexed
-    assert made.features is made.features  # made once
+    again = held.by_id("e1")
+    assert again is not None
+    assert (made.indexed, again.indexed) == (False, True)
+    assert again.features is made.features  # made once
     assert [key for key, _ in index.search(P, VECTOR, 8)] == [made.key]
 
 
@@ -143,7 +146,7 @@ def test_any_order_of_changes_leaves_the_maps_and_the_index_in_step(
     for name in ids:
         made = held.by_id(name)
         assert made is not None
-        assert held.exactly(made.exact) is held.by_key(made.key) is made
+        assert held.exactly(made.exact) == held.by_key(made.key) == made
 
 
 def test_answers_are_bounded_by_their_bytes_and_the_one_used_last_stays() -> None:
