@@ -15,7 +15,11 @@ if TYPE_CHECKING:
     Commands = argparse._SubParsersAction[argparse.ArgumentParser]
 
 
-BENCHES = {"gateway": "tierway.bench.load", "relay": "tierway.bench.relay"}
+BENCHES = {
+    "cache": "tierway.bench.cache_bench",
+    "gateway": "tierway.bench.load",
+    "relay": "tierway.bench.relay",
+}
 
 
 def main(argv: Sequence[str] | None = None) -> int:

@@ -1,0 +1,172 @@
+"""`tierway bench cache`: how often the semantic cache answers, and how often wrongly.
+
+`--pairs F` judges labelled pairs one by one, `--stream F` sends prompts through a cache that
+starts empty and stores on a miss. Beside every figure stand the peers' rules on the same vectors.
+Labels call some right answers wrong, so "wrong" is an upper bound.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import json
+import sys
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+from tierway.bench import cache_pairs, cache_stream
+from tierway.bench.cache_rig import Setting
+from tierway.bench.labelled import read_pairs, read_stream, write_lines
+from tierway.bench.vectors import Remembered
+from tierway.cache.embedders import BuiltinEmbedder, SentenceTransformersEmbedder
+from tierway.policies.errors import CacheError, ConfigError
+from tierway.policies.protocols import Embedder
+
+Configured = Callable[[str], tuple[Embedder, Setting]]
+"""The embedder and the decision's settings of a configuration file; raises ConfigError."""
+
+TRAINED_ON = "made,pawsx_zh,banking77,clinc150"
+
+
+def parser() -> argparse.ArgumentParser:
+    made = argparse.ArgumentParser(prog="tierway bench cache", description=__doc__)
+    what = made.add_mutually_exclusive_group(required=True)
+    what.add_argument("--pairs", type=Path, metavar="F", help="lines {a, b, same, source, lang}")
+    what.add_argument("--stream", type=Path, metavar="F", help="lines {text, class, source, lang}")
+    made.add_argument("--json", action="store_true", help="print one JSON object")
+    made.add_argument("--config", metavar="F", help="take embedder and budget from this file")
+    made.add_argument(
+        "--embedder", metavar="NAME", help="builtin (the default) or a sentence-transformers model"
+    )
+    made.add_argument("--max-error-rate", type=_budget, metavar="E", help="wrong among hits (0.02)")
+    made.add_argument("--reliability", action="store_true", help="add the table by probability")
+    made.add_argument("--print-hits", type=Path, metavar="F", help="write what was served to read")
+    made.add_argument(
+        "--vectors-cache", type=Path, metavar="DIR", help="keep vectors there for the next run"
+    )
+    made.add_argument(
+        "--trained-on", default=TRAINED_ON, metavar="A,B", help="sources not `left_out`"
+    )
+    made.add_argument(
+        "--high", type=float, default=0.9, metavar="C", help="cosine from which a veto loses a hit"
+    )
+    return made
+
+
+def main(
+    argv: Sequence[str] | None = None,
+    *,
+    configured: Configured | None = None,
+    embedder: Embedder | None = None,
+) -> int:
+    """0 done, 1 failed, 2 wrong use. `embedder` takes the place of the built-in one."""
+    options = parser().parse_args(argv)
+    try:
+        chosen, setting = _chosen(options, configured, embedder)
+        result = asyncio.run(_run(options, chosen, setting))
+    except ConfigError as fault:
+        print(*fault.faults, sep="\n", file=sys.stderr)
+        return 2
+    except (OSError, ValueError) as fault:
+        print(fault, file=sys.stderr)
+        return 2
+    except CacheError as fault:
+        print(fault.public, file=sys.stderr)
+        return 1
+    print(json.dumps(result, ensure_ascii=False) if options.json else _table(result))
+    return 0
+
+
+def _chosen(
+    options: argparse.Namespace, configured: Configured | None, embedder: Embedder | None
+) -> tuple[Embedder, Setting]:
+    setting = Setting()
+    if options.config:
+        if configured is None:
+            raise ValueError("--config is read by the tierway command only")
+        embedder, setting = configured(options.config)
+    if options.embedder:
+        builtin = options.embedder == "builtin"
+        embedder = BuiltinEmbedder() if builtin else SentenceTransformersEmbedder(options.embedder)
+    if options.max_error_rate is not None:
+        setting = Setting(options.max_error_rate, setting.scope_is_user)
+    return embedder or BuiltinEmbedder(), setting
+
+
+async def _run(options: argparse.Namespace, embedder: Embedder, setting: Setting) -> dict[str, Any]:
+    remembered = Remembered(embedder, options.vectors_cache)
+    run = _run_pairs if options.pairs else _run_stream
+    await remembered.start()
+    try:
+        found = await run(options, remembered, setting)
+    finally:
+        await remembered.aclose()
+    return {"encoder": embedder.id, "max_error_rate": setting.max_error_rate, **found}
+
+
+async def _run_pairs(
+    options: argparse.Namespace, embedder: Remembered, setting: Setting
+) -> dict[str, Any]:
+    pairs = read_pairs(options.pairs)
+    judged = await cache_pairs.judge_pairs(pairs, embedder, setting)
+    found = cache_pairs.report(
+        judged, target=setting.max_error_rate, trained_on=options.trained_on.split(",")
+    )
+    found["lost_to_vetoes"] = cache_pairs.lost_to_vetoes(judged, options.high)
+    found["decide_ms"] = cache_pairs.times(judged)
+    found["lookup_ms"] = await cache_pairs.timed_lookups(pairs, embedder, setting)
+    if options.reliability:
+        found["reliability"] = cache_pairs.reliability(judged)
+    if options.print_hits:
+        write_lines(options.print_hits, cache_pairs.hits(judged))
+    return found
+
+
+async def _run_stream(
+    options: argparse.Namespace, embedder: Remembered, setting: Setting
+) -> dict[str, Any]:
+    prompts = read_stream(options.stream)
+    await embedder.learn([prompt.text for prompt in prompts])
+    replay = await cache_stream.replay(prompts, embedder, setting)
+    found = cache_stream.report(replay)
+    found["baselines"] = await cache_stream.baselines(
+        prompts, embedder, target=setting.max_error_rate
+    )
+    if options.print_hits:
+        write_lines(options.print_hits, cache_stream.hits(replay))
+    return found
+
+
+def _budget(text: str) -> float:
+    try:
+        value = float(text)
+    except ValueError:
+        value = 0.0
+    if not 0 < value <= 0.5:
+        raise argparse.ArgumentTypeError(f"{text!r} must be above 0 and at most 0.5")
+    return value
+
+
+def _table(result: dict[str, Any]) -> str:
+    """The JSON a key a line, groups indented."""
+    lines: list[str] = []
+    for key, value in result.items():
+        if isinstance(value, dict) and any(isinstance(row, dict) for row in value.values()):
+            lines.append(f"{key}:")
+            lines += [f"  {name:28} {_flat(row)}" for name, row in value.items()]
+        elif isinstance(value, list) and value and isinstance(value[0], dict):
+            lines += [f"{key}:", *(f"  {_flat(row)}" for row in value)]
+        else:
+            lines.append(f"{key}: {_flat(value)}")
+    return "\n".join(lines)
+
+
+def _flat(value: Any) -> str:
+    if isinstance(value, dict):
+        return " ".join(f"{key}={_flat(inner)}" for key, inner in value.items())
+    return str(value)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

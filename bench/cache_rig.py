@@ -1,0 +1,99 @@
+"""The real semantic cache for the benchmarks: what a gateway holds, without its HTTP edge.
+
+Questions are one-turn chat calls of one tenant, `place` (the namespace) tells their partitions
+apart; the store is in memory and no time passes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from tierway.cache.index import Arena
+from tierway.cache.keys import fingerprint
+from tierway.cache.memory_store import MemoryStore
+from tierway.cache.semantic import Found, SemanticCache
+from tierway.policies.cacheability import CacheRules, lookup
+from tierway.policies.equivalence import Equivalence
+from tierway.policies.protocols import Embedder
+from tierway.policies.types import Ask, Call, Controls, Source, Turn
+
+MODEL = "bench"
+SOURCE = Source("small", MODEL, "bench@1")
+ANSWER: Mapping[str, Any] = {
+    "id": "chatcmpl-bench",
+    "object": "chat.completion",
+    "created": 1,
+    "model": MODEL,
+    "choices": [
+        {
+            "index": 0,
+            "message": {"role": "assistant", "content": "An answer."},
+            "finish_reason": "stop",
+        }
+    ],
+    "usage": {"prompt_tokens": 8, "completion_tokens": 3, "total_tokens": 11},
+}
+NOW_AT = 1_700_000_000.0
+
+
+@dataclass(frozen=True, slots=True)
+class Setting:
+    """What decides, as configured: see `cache` in the configuration."""
+
+    max_error_rate: float = 0.02
+    scope_is_user: bool = False
+
+
+class Rig:
+    """Start it before use; the embedder stays the caller's."""
+
+    def __init__(self, embedder: Embedder, setting: Setting, **more: Any) -> None:
+        self._store = MemoryStore()
+        self.equivalence = Equivalence.shipped(max_error_rate=setting.max_error_rate)
+        self.cache = SemanticCache(
+            self._store,
+            embedder=embedder,
+            index=Arena(embedder.dim),
+            equivalence=self.equivalence,
+            wall=lambda: NOW_AT,
+            scope_is_user=setting.scope_is_user,
+            **more,
+        )
+
+    async def start(self) -> None:
+        await self._store.start()
+        await self.cache.start()
+
+    async def aclose(self) -> None:
+        await self.cache.aclose()
+        await self._store.aclose()
+
+    async def find(self, text: str, place: str = "") -> Found:
+        call = call_of(text, place)
+        mark = fingerprint(call, names=MODEL)
+        return await self.cache.find(call, mark, lookup(call, CacheRules()), _any_tier)
+
+    def keep(self, text: str, place: str = "", found: Found | None = None) -> str:
+        """Stores an answer; returns the entry's id. Findable by meaning once settled."""
+        call = call_of(text, place)
+        mark = fingerprint(call, names=MODEL)
+        return self.cache.keep(call, mark, lookup(call, CacheRules()), SOURCE, ANSWER, found)
+
+
+def call_of(text: str, place: str = "") -> Call:
+    messages = [{"role": "user", "content": text}]
+    return Call(
+        id="bench",
+        wire="chat",
+        raw=b"",
+        body={"model": MODEL, "messages": messages},
+        ask=Ask((Turn("user", text),), text, text_bytes=len(text.encode())),
+        model=MODEL,
+        controls=Controls(namespace=place),
+    )
+
+
+def _any_tier(_tier: str, _probabilities: Mapping[str, float]) -> bool:
+    return True
