@@ -20,7 +20,7 @@ from tierway.bench.cache_rig import Rig, Setting
 from tierway.bench.labelled import Outcome, Pair, pair_figures, quantiles, share
 from tierway.bench.vectors import Remembered
 from tierway.cache.index import Arena
-from tierway.cache.semantic import Found
+from tierway.cache.lookup import Found
 from tierway.policies.equivalence import Equivalence, veto
 from tierway.policies.questions import Features, features
 
