@@ -41,11 +41,12 @@ LARGE_PARTITION = 16_384  # from here on a search goes through FAISS, off the lo
 @dataclass(frozen=True, slots=True)
 class Limits:
     """`encode_deadline_s` is for a request that waits, `batch_deadline_s` for the vectors of
-    what is stored behind the requests."""
+    what is stored behind the requests, `store_bytes` the cap of the store."""
 
     encode_deadline_s: float = 0.25
     batch_deadline_s: float = 10.0
     answers_bytes: int = 64 << 20
+    store_bytes: int = 4 << 30
     entries: int = 1_000_000
 
 
@@ -71,7 +72,8 @@ class Found:
 
 
 class Lookup:
-    """The reading half of the cache. `wall` is seconds since the epoch."""
+    """The reading half of the cache. `wall` is seconds since the epoch; `used` is told of
+    each entry that is handed out."""
 
     def __init__(
         self,
@@ -85,11 +87,12 @@ class Lookup:
         wall: Clock,
         scope_is_user: bool,
         limits: Limits,
+        used: Callable[[str], None],
     ) -> None:
         self._store, self._holding = store, holding
         self._embedder, self._index, self._equivalence = embedder, index, equivalence
         self._faults, self._wall = faults, wall
-        self._scope_is_user, self._limits = scope_is_user, limits
+        self._scope_is_user, self._limits, self._used = scope_is_user, limits, used
 
     async def find(self, call: Call, mark: Fingerprint, plan: Plan, serves: Serves) -> Found:
         """The answer that may serve this call, exact before semantic."""
@@ -122,6 +125,7 @@ class Lookup:
         if answer is None:
             return None
         usage = self._holding.answers.usage(held.id, answer)
+        self._used(held.id)
         return Hit(held.id, answer, held.source, held.created_at, similarity, usage)
 
     async def _fetch(self, held: Held) -> bytes | None:

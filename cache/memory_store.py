@@ -17,12 +17,13 @@ from tierway.cache.store import (
     NOTES_KEPT,
     TOMBSTONES_KEPT,
     Selection,
+    bytes_of,
     dead_limit,
     reset,
     start_of,
 )
 from tierway.policies.errors import CacheError
-from tierway.policies.protocols import Change, Clock, Entry, Note
+from tierway.policies.protocols import Change, Clock, Entry, Note, StoreSize
 
 
 class MemoryStore:
@@ -42,6 +43,8 @@ class MemoryStore:
         self._state = "not started"
         self._entries: dict[str, Entry] = {}
         self._by_exact: dict[bytes, str] = {}
+        self._bytes = 0
+        self._used_at: dict[str, float] = {}
         self._newest = 0
         self._horizon = 0
         # Rising sequence numbers. A line is dead weight once its id has a newer one.
@@ -63,6 +66,9 @@ class MemoryStore:
         same = self._entries.get(entry.id)
         if same is not None:
             self._by_exact.pop(same.exact, None)
+            self._bytes -= bytes_of(same)
+        self._bytes += bytes_of(entry)
+        self._used_at[entry.id] = entry.created_at
         self._entries[entry.id] = entry
         self._by_exact[entry.exact] = entry.id
         self._write(entry.id, replace(entry, answer=b""))
@@ -96,6 +102,28 @@ class MemoryStore:
         self._reap_notes(now_at)
         return self._drop_matching(lambda entry: entry.expires_at <= now_at)
 
+    async def size(self) -> StoreSize:
+        self._check()
+        return StoreSize(len(self._entries), self._bytes)
+
+    async def touch(self, entry_ids: Sequence[str], now_at: float) -> None:
+        self._check()
+        for entry_id in entry_ids:
+            used_at = self._used_at.get(entry_id)
+            if used_at is not None:
+                self._used_at[entry_id] = max(used_at, now_at)
+
+    async def shrink(self, max_bytes: int) -> int:
+        self._check()
+        over, evicted = self._bytes - max_bytes, []
+        if over > 0:
+            for entry_id in sorted(self._used_at, key=self._used_at.__getitem__):
+                if over <= 0:
+                    break
+                evicted.append(entry_id)
+                over -= bytes_of(self._entries[entry_id])
+        return self._drop_all(evicted)
+
     async def count(self) -> int:
         self._check()
         return len(self._entries)
@@ -125,6 +153,8 @@ class MemoryStore:
         self._state = "closed"
         self._entries.clear()
         self._by_exact.clear()
+        self._used_at.clear()
+        self._bytes = 0
         self._log.clear()
         self._line_of.clear()
         self._notes.clear()
@@ -156,6 +186,8 @@ class MemoryStore:
         if entry is None:
             return False
         del self._by_exact[entry.exact]
+        del self._used_at[entry_id]
+        self._bytes -= bytes_of(entry)
         self._write(entry_id, None)
         return True
 

@@ -25,7 +25,14 @@ from tierway.cache.upkeep import Faults, Job, Upkeep
 from tierway.policies.cacheability import Plan
 from tierway.policies.equivalence import Equivalence
 from tierway.policies.errors import CacheError
-from tierway.policies.protocols import CacheStore, Clock, Embedder, Entry, VectorIndex
+from tierway.policies.protocols import (
+    CacheStore,
+    Clock,
+    Embedder,
+    Entry,
+    StoreSize,
+    VectorIndex,
+)
 from tierway.policies.types import Call, Source
 
 _PARTITIONS_KNOWN = 100_000
@@ -50,6 +57,15 @@ class SemanticCache:
         self._partitions: OrderedDict[bytes, None] = OrderedDict()
         self.faults = Faults()
         self._holding = Holding(index, entries=limits.entries, answers_bytes=limits.answers_bytes)
+        self._upkeep = Upkeep(
+            store,
+            self._holding,
+            embedder,
+            self.faults,
+            wall,
+            encode_deadline_s=limits.batch_deadline_s,
+            store_bytes=limits.store_bytes,
+        )
         self._lookup = Lookup(
             store,
             self._holding,
@@ -60,14 +76,7 @@ class SemanticCache:
             wall=wall,
             scope_is_user=scope_is_user,
             limits=limits,
-        )
-        self._upkeep = Upkeep(
-            store,
-            self._holding,
-            embedder,
-            self.faults,
-            wall,
-            encode_deadline_s=limits.batch_deadline_s,
+            used=self._upkeep.eviction.used,
         )
 
     async def start(self) -> None:
@@ -89,6 +98,11 @@ class SemanticCache:
     def journal(self) -> Journal:
         """The notes that all gateways of the store share."""
         return self._upkeep.journal
+
+    @property
+    def size(self) -> StoreSize | None:
+        """What the store held when it was last measured, seconds ago."""
+        return self._upkeep.eviction.size
 
     @property
     def counts(self) -> Counter[str]:

@@ -1,4 +1,10 @@
-"""The tables of the cache file, and the door where a file is accepted or refused."""
+"""The tables of the cache file, and the door where a file is accepted or refused.
+
+Releases share a file during an upgrade. `SCHEMA_VERSION` is raised only by a change that an older
+release would harm or be harmed by; it then refuses the file. What is merely added (a column with
+a default, an index, a table of its own) goes into `ADDITIONS`: a newer release makes what it
+misses, an older one reads and writes by column names and does not see it.
+"""
 
 from __future__ import annotations
 
@@ -27,12 +33,18 @@ _SCHEMA = (
     "INSERT INTO horizon VALUES (0)",
     f"PRAGMA user_version = {SCHEMA_VERSION}",
 )
-# Tables that releases of the same schema version came without, which do not see them.
-_ADDED = (
-    """CREATE TABLE IF NOT EXISTS notes (
+
+ADDITIONS = {
+    # What an older release stores counts as never used and of a usual size.
+    "entries.used_at": "ALTER TABLE entries ADD COLUMN used_at REAL NOT NULL DEFAULT 0",
+    "entries.bytes": "ALTER TABLE entries ADD COLUMN bytes INTEGER NOT NULL DEFAULT 4096",
+    # Size and order of eviction come from this index alone.
+    "entries_by_use": "CREATE INDEX entries_by_use ON entries (used_at, bytes)",
+    "notes": """CREATE TABLE notes (
         sequence INTEGER PRIMARY KEY AUTOINCREMENT, kind TEXT NOT NULL, tenant TEXT NOT NULL,
         user TEXT NOT NULL, body TEXT NOT NULL, at REAL NOT NULL, expires_at REAL NOT NULL)""",
-)
+}
+"""Statement by the name of what it adds: a table, an index, or `table.column`."""
 
 
 def prepare(db: sqlite3.Connection, path: Path) -> None:
@@ -61,8 +73,12 @@ def _make_tables(db: sqlite3.Connection, path: Path) -> None:
     if _version(db, path) == 0:
         for statement in _SCHEMA:
             db.execute(statement)
-    for statement in _ADDED:
-        db.execute(statement)
+    there = {name for (name,) in db.execute("SELECT name FROM sqlite_master")}
+    columns = db.execute("SELECT name FROM pragma_table_xinfo('entries')")
+    there |= {f"entries.{name}" for (name,) in columns}
+    for name, statement in ADDITIONS.items():
+        if name not in there:
+            db.execute(statement)
 
 
 def _version(db: sqlite3.Connection, path: Path) -> int:

@@ -27,12 +27,13 @@ from tierway.cache.store import (
     NOTES_KEPT,
     TOMBSTONES_KEPT,
     Selection,
+    bytes_of,
     dead_limit,
     reset,
     start_of,
 )
 from tierway.policies.errors import CacheError
-from tierway.policies.protocols import Change, Clock, Entry, Note
+from tierway.policies.protocols import Change, Clock, Entry, Note, StoreSize
 
 _FIELDS = tuple(field.name for field in fields(Entry))
 _PROBABILITIES = _FIELDS.index("probabilities")
@@ -40,7 +41,11 @@ _COLUMNS = ", ".join(f'"{name}"' for name in _FIELDS)
 _COLUMNS_FOLLOWED = ", ".join("X''" if name == "answer" else f'e."{name}"' for name in _FIELDS)
 
 _GET = f"SELECT {_COLUMNS} FROM entries WHERE id = ?"
-_PUT = f"INSERT OR REPLACE INTO entries ({_COLUMNS}) VALUES ({', '.join('?' * len(_FIELDS))})"
+_PUT = f"""INSERT OR REPLACE INTO entries ({_COLUMNS}, used_at, bytes)
+    VALUES ({", ".join("?" * len(_FIELDS))}, ?, ?)"""
+_TOUCH = "UPDATE entries SET used_at = ? WHERE id = ? AND used_at < ?"
+_SIZE = "SELECT count(*), coalesce(sum(bytes), 0) FROM entries"
+_LEAST_USED = "SELECT id, bytes FROM entries ORDER BY used_at LIMIT ?"
 _LOG = "INSERT OR REPLACE INTO log (entry_id) VALUES (?)"
 _ENDS = """SELECT (SELECT sequence FROM horizon),
     coalesce((SELECT seq FROM sqlite_sequence WHERE name = 'log'), 0)"""
@@ -141,6 +146,26 @@ class SqliteStore:
         await self._write.run(lambda db: sqlite_notes.reap(db, now_at, self._notes_kept))
         return await self._drop_where("expires_at <= ?", [now_at])
 
+    async def size(self) -> StoreSize:
+        self._check()
+        return StoreSize(*await self._follow.run(lambda db: db.execute(_SIZE).fetchone()))
+
+    async def touch(self, entry_ids: Sequence[str], now_at: float) -> None:
+        self._check()
+        for start in range(0, len(entry_ids), LINES_PER_CUT):
+            rows = [(now_at, one, now_at) for one in entry_ids[start : start + LINES_PER_CUT]]
+            await self._write.run(partial(_touch, rows=rows))
+
+    async def shrink(self, max_bytes: int) -> int:
+        evicted, over = 0, (await self.size()).bytes - max_bytes
+        while over > 0:
+            dropped, freed = await self._write.run(partial(_drop_least_used, over=over))
+            if not dropped:
+                break
+            evicted, over = evicted + dropped, over - freed
+        await self._tidy()
+        return evicted
+
     async def count(self) -> int:
         self._check()
         return await self._follow.run(lambda db: _number(db, "SELECT count(*) FROM entries"))
@@ -182,9 +207,12 @@ class SqliteStore:
         deleted = 0
         while part := await self._write.run(lambda db: _drop_where(db, condition, values)):
             deleted += part
+        await self._tidy()
+        return deleted
+
+    async def _tidy(self) -> None:
         while await self._write.run(lambda db: _cut(db, self._kept)):
             pass
-        return deleted
 
 
 def _only_read(db: sqlite3.Connection) -> None:
@@ -198,7 +226,7 @@ def _number(db: sqlite3.Connection, query: str) -> int:
 def _row_of(entry: Entry) -> tuple[Any, ...]:
     values = [getattr(entry, name) for name in _FIELDS]
     values[_PROBABILITIES] = json.dumps(dict(entry.probabilities))
-    return tuple(values)
+    return (*values, entry.created_at, bytes_of(entry))
 
 
 def _entry_of(row: Sequence[Any]) -> Entry:
@@ -226,6 +254,21 @@ def _drop(db: sqlite3.Connection, entry_ids: Iterable[str]) -> int:
             db.execute(_LOG, (entry_id,))
             deleted += 1
     return deleted
+
+
+def _touch(db: sqlite3.Connection, rows: list[tuple[float, str, float]]) -> None:
+    db.executemany(_TOUCH, rows)
+
+
+def _drop_least_used(db: sqlite3.Connection, over: int) -> tuple[int, int]:
+    """Drops some entries, until `over` bytes are freed; how many, and their bytes."""
+    chosen, freed = [], 0
+    for entry_id, size in db.execute(_LEAST_USED, (LINES_PER_CUT,)).fetchall():
+        if freed >= over:
+            break
+        chosen.append(entry_id)
+        freed += size
+    return _drop(db, chosen), freed
 
 
 def _drop_where(db: sqlite3.Connection, condition: str, values: list[Any]) -> int:

@@ -25,6 +25,9 @@ from dataclasses import dataclass
 
 from tierway.policies.protocols import Change, Entry
 
+ENTRY_BYTES = 512
+"""What an entry takes beside its texts and its vector: names, digests, log, search trees."""
+
 TOMBSTONES_KEPT = 10_000
 """Deletions a follower may sleep through before it needs a full listing; about 1 MB."""
 
@@ -64,6 +67,12 @@ class Selection:
             all(getattr(entry, name) == value for name, value in equals.items())
             and (limit_at is None or entry.created_at < limit_at)
         )
+
+
+def bytes_of(entry: Entry) -> int:
+    """What an entry counts towards the cap of a store."""
+    texts = len(entry.question.encode(errors="surrogatepass")) + len(entry.answer)
+    return ENTRY_BYTES + texts + len(entry.vector or b"")
 
 
 def reset(horizon: int) -> Change:

@@ -1,4 +1,4 @@
-"""The cache's work behind the requests: write what was kept, follow the store, reap.
+"""The cache's work behind the requests: write what was kept, follow the store, reap, evict.
 
 Entries to store wait in a queue; what came together is encoded in one call. Any fault of the
 store or of the encoder is counted and said once in a while, and the entry stays in memory.
@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from tierway.cache.entry_table import Held
+from tierway.cache.eviction import LOOK_EVERY_S, Eviction
 from tierway.cache.holding import Holding
 from tierway.cache.journal import Journal
 from tierway.cache.store import is_reset
@@ -69,11 +70,13 @@ class Upkeep:
         wall: Clock,
         *,
         encode_deadline_s: float = 10.0,
+        store_bytes: int = 4 << 30,
     ) -> None:
         self._store, self._holding, self._embedder = store, holding, embedder
         self._faults, self._wall = faults, wall
         self._encode_deadline_s = encode_deadline_s
         self.journal = Journal(store, wall, faults.add)
+        self.eviction = Eviction(store, wall, max_bytes=store_bytes)
         self._queue: asyncio.Queue[Job] = asyncio.Queue()
         self._tasks: list[asyncio.Task[None]] = []
         self._sequence = 0
@@ -82,6 +85,7 @@ class Upkeep:
         """Reads the log to its end, then keeps at it in the background."""
         try:
             await self.follow()
+            await self.eviction.measure()
         except CacheError as error:
             self._faults.add("store", error)
         loop = asyncio.get_running_loop()
@@ -89,6 +93,7 @@ class Upkeep:
             loop.create_task(self._write_forever()),
             loop.create_task(self._every(FOLLOW_EVERY_S, self.follow)),
             loop.create_task(self._every(REAP_EVERY_S, self.reap)),
+            loop.create_task(self._every(LOOK_EVERY_S, self.eviction.run)),
         ]
 
     async def aclose(self) -> None:

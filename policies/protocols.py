@@ -157,14 +157,25 @@ class Note:
     sequence: int = 0
 
 
+@dataclass(frozen=True, slots=True)
+class StoreSize:
+    """`bytes` counts texts and vectors, and a flat amount for the rest of each entry."""
+
+    entries: int
+    bytes: int
+
+
 class CacheStore(Protocol):
     """The truth of the cache: entries and a log of changes with rising sequence numbers.
 
     Every method raises CacheError when the store cannot be used; none blocks the event
     loop. `put` replaces an entry of the same `exact` digest (both changes in the log).
     `changes` returns what came after `since`, oldest first, at most `limit`; entries in it
-    carry no answer. `reap` deletes what expired before `now_at`, notes included, and the oldest
-    notes of a kind and tenant that has too many.
+    carry no answer. `delete_where` deletes what meets all conditions given, everything when
+    there is none, and notes of that tenant or user; `reap` what expired before `now_at`, notes
+    included, and the oldest notes of a kind and tenant that has too many. `touch` tells when
+    entries were last used, `shrink` evicts those used least recently until at most `max_bytes`
+    are left. Whatever deletes says how many entries went, and tells it in the log.
 
     `notes` returns the notes after `since` that have not expired, oldest first; their numbers
     are their own and rise. A `since` beyond the newest number, of a follower whose store was
@@ -175,7 +186,20 @@ class CacheStore(Protocol):
     async def put(self, entry: Entry) -> int: ...
     async def get(self, entry_id: str) -> Entry | None: ...
     async def delete(self, entry_ids: Sequence[str]) -> int: ...
+    async def delete_where(
+        self,
+        *,
+        tenant: str | None = None,
+        user: str | None = None,
+        namespace: str | None = None,
+        model: str | None = None,
+        context_id: str | None = None,
+        older_than_at: float | None = None,
+    ) -> int: ...
     async def reap(self, now_at: float) -> int: ...
+    async def size(self) -> StoreSize: ...
+    async def touch(self, entry_ids: Sequence[str], now_at: float) -> None: ...
+    async def shrink(self, max_bytes: int) -> int: ...
     async def changes(self, since: int, limit: int = 1000) -> list[Change]: ...
     async def note(self, note: Note) -> int: ...
     async def notes(self, since: int, limit: int = 1000) -> list[Note]: ...

@@ -19,10 +19,11 @@ from tempfile import TemporaryDirectory
 import pytest
 
 from tierway.cache.memory_store import MemoryStore
+from tierway.cache.sqlite_schema import ADDITIONS
 from tierway.cache.sqlite_store import SqliteStore
-from tierway.cache.store import is_reset
+from tierway.cache.store import ENTRY_BYTES, is_reset
 from tierway.policies.errors import CacheError
-from tierway.policies.protocols import CacheStore, Change, Entry
+from tierway.policies.protocols import CacheStore, Change, Entry, StoreSize
 
 Store = SqliteStore | MemoryStore
 Make = Callable[[int], Store]
@@ -207,6 +208,62 @@ def test_reap_takes_what_has_expired_and_tells_the_followers(make: Make) -> None
     run(make, body)
 
 
+def test_the_size_follows_puts_replacements_and_deletions(make: Make) -> None:
+    async def body(store: Store) -> None:
+        assert await store.size() == StoreSize(0, 0)
+        await store.put(entry(1, question="问", answer=b"x" * 100, vector=b"v" * 40))
+        assert await store.size() == StoreSize(1, ENTRY_BYTES + 3 + 100 + 40)
+        await store.put(entry(1, question="q", answer=b"x", vector=None))
+        assert await store.size() == StoreSize(1, ENTRY_BYTES + 2)
+        await store.put(entry(2, exact=entry(1).exact, question="q", answer=b"", vector=None))
+        assert await store.size() == StoreSize(1, ENTRY_BYTES + 1)
+        await store.delete(["e2"])
+        assert await store.size() == StoreSize(0, 0)
+
+    run(make, body)
+
+
+def test_shrinking_evicts_what_was_used_longest_ago(make: Make) -> None:
+    async def body(store: Store) -> None:
+        for number in range(6):
+            last = await store.put(entry(number))
+        one = (await store.size()).bytes // 6
+        await store.touch(["e1", "e0", "nobody"], 3000.0)
+        await store.touch(["e3"], 2999.0)
+        await store.touch(["e0"], 10.0)  # an older note takes nothing back
+        assert await store.shrink(6 * one + 100) == 0
+        assert await store.shrink(3 * one) == 3
+        assert set(fold(await follow(store))) == {"e0", "e1", "e3"}
+        assert [(c.entry_id, c.entry) for c in await store.changes(last)] == [
+            ("e2", None),
+            ("e4", None),
+            ("e5", None),
+        ]
+        await store.put(entry(7, created_at=5000.0))
+        assert await store.shrink(2 * one) == 2
+        assert set(fold(await follow(store))) < {"e0", "e1", "e7"}
+        assert await store.get("e7") is not None
+        assert await store.shrink(0) == 2
+        assert await store.shrink(0) == 0
+        assert await store.size() == StoreSize(0, 0)
+
+    run(make, body)
+
+
+def test_shrinking_takes_thousands_in_steps(make: Make) -> None:
+    async def body(store: Store) -> None:
+        await asyncio.gather(*(store.put(entry(number)) for number in range(2500)))
+        half = (await store.size()).bytes // 2
+        assert 1240 <= await store.shrink(half) <= 1260
+        size = await store.size()
+        assert size.bytes <= half
+        assert size.entries == len(fold(await follow(store)))
+        assert await store.get("e0") is None
+        assert await store.get("e2499") is not None
+
+    run(make, body)
+
+
 def test_a_page_has_at_most_limit_lines_and_nothing_is_lost_between(make: Make) -> None:
     async def body(store: Store) -> None:
         for number in range(23):
@@ -334,6 +391,9 @@ def test_a_store_that_is_not_open_says_so(make: Make, closed: bool) -> None:
             lambda: store.reap(0.0),
             lambda: store.delete_where(),
             lambda: store.count(),
+            lambda: store.size(),
+            lambda: store.touch(["e1"], 0.0),
+            lambda: store.shrink(0),
         ):
             with pytest.raises(CacheError, match=wanted):
                 await use()
@@ -691,6 +751,55 @@ def test_a_newer_schema_is_refused_and_left_alone(path: Path) -> None:
     assert str(path) in message
     with closing(sqlite3.connect(path)) as db:
         assert db.execute("PRAGMA user_version").fetchone() == (2,)
+
+
+OLD_PUT = """INSERT OR REPLACE INTO entries (id, exact, "partition", wire, question, tier, model,
+    probabilities, tenant, user, namespace, created_at, expires_at, encoder, vector, language,
+    context_id, answer) VALUES (?, ?, X'', 'chat', ?, 't', 'm', '{}', '', '', '', 1, 9e9, '', NULL,
+    '', '', X'6F6C64')"""
+
+
+def test_a_release_before_the_additions_shares_the_file(path: Path) -> None:
+    """It writes by the names of the columns it knows, and never sees the others."""
+
+    async def together(store: SqliteStore) -> None:
+        await store.put(entry(1))
+        with closing(sqlite3.connect(path)) as old, old:
+            assert old.execute("PRAGMA user_version").fetchone() == (1,)
+            old.execute(OLD_PUT, ("old", b"o" * 16, "wie?"))
+            old.execute("INSERT OR REPLACE INTO log (entry_id) VALUES ('old')")
+        assert set(fold(await follow(store))) == {"e1", "old"}
+        found = await store.get("old")
+        assert found is not None
+        assert (found.question, found.answer) == ("wie?", b"old")
+        assert (await store.size()).entries == 2
+        assert await store.shrink((await store.size()).bytes - 1) == 1
+        assert set(fold(await follow(store))) == {"e1"}
+
+    with_file(path, together)
+
+
+def test_a_file_of_a_release_before_the_additions_is_completed(path: Path) -> None:
+    async def fill(store: SqliteStore) -> None:
+        await store.put(entry(1))
+
+    async def use(store: SqliteStore) -> None:
+        assert await store.get("e1") == entry(1)
+        assert (await store.size()).entries == 1
+        await store.touch(["e1"], 5.0)
+        assert await store.shrink(0) == 1
+
+    with_file(path, fill)
+    with closing(sqlite3.connect(path)) as db:
+        before = {name for (name,) in db.execute("SELECT name FROM sqlite_master")}
+        kinds = dict(db.execute("SELECT name, type FROM sqlite_master"))
+        for name in reversed(ADDITIONS):
+            table, _, column = name.partition(".")
+            drop = f"ALTER TABLE {table} DROP COLUMN {column}"
+            db.execute(drop if column else f"DROP {kinds[name]} {name}")
+    with_file(path, use)
+    with closing(sqlite3.connect(path)) as db:
+        assert {name for (name,) in db.execute("SELECT name FROM sqlite_master")} == before
 
 
 def test_a_damaged_file_is_an_error_of_ours(path: Path) -> None:
