@@ -12,8 +12,8 @@ from typing import Any
 
 from tierway.cache.index import Arena
 from tierway.cache.keys import fingerprint
-from tierway.cache.memory_store import MemoryStore
 from tierway.cache.lookup import Found
+from tierway.cache.memory_store import MemoryStore
 from tierway.cache.semantic import SemanticCache
 from tierway.policies.cacheability import CacheRules, lookup
 from tierway.policies.equivalence import Equivalence

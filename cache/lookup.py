@@ -9,23 +9,24 @@ from __future__ import annotations
 
 import asyncio
 import math
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 import numpy as np
 
+from tierway.cache.consult import Advice, Consultation, Doubt
 from tierway.cache.entry_table import Held
 from tierway.cache.holding import Holding
 from tierway.cache.keys import Fingerprint
 from tierway.cache.upkeep import Faults
 from tierway.policies.cacheability import Plan
 from tierway.policies.context import personal, self_contained
-from tierway.policies.equivalence import Equivalence
+from tierway.policies.equivalence import Equivalence, Verdict
 from tierway.policies.errors import CacheError
 from tierway.policies.lexicon import language_of
 from tierway.policies.protocols import CacheStore, Clock, Embedder, VectorIndex
-from tierway.policies.questions import features
+from tierway.policies.questions import Features, features
 from tierway.policies.types import Call, Source, Usage
 
 if TYPE_CHECKING:
@@ -35,6 +36,7 @@ Serves = Callable[[str, Mapping[str, float]], bool]
 """Whether an answer of this tier, with these probabilities, satisfies the asker's dial."""
 
 CANDIDATES = 8
+CANDIDATES_SEARCHED = 512  # so many are looked through where dead ones lie before the live
 LARGE_PARTITION = 16_384  # from here on a search goes through FAISS, off the loop
 
 
@@ -64,11 +66,13 @@ class Hit:
 
 @dataclass(frozen=True, slots=True)
 class Found:
-    """What a lookup came to: a hit, or why not; the vector, when the question was encoded."""
+    """What a lookup came to: a hit, or why not; the vector, when the question was encoded;
+    what a second opinion was, when one was asked for."""
 
     hit: Hit | None
     reason: str
     vector: Vectors | None = None
+    advice: Advice | None = None
 
 
 class Lookup:
@@ -88,14 +92,25 @@ class Lookup:
         scope_is_user: bool,
         limits: Limits,
         used: Callable[[str], None],
+        consultation: Consultation | None = None,
     ) -> None:
         self._store, self._holding = store, holding
         self._embedder, self._index, self._equivalence = embedder, index, equivalence
         self._faults, self._wall = faults, wall
         self._scope_is_user, self._limits, self._used = scope_is_user, limits, used
+        self._consultation = consultation
 
-    async def find(self, call: Call, mark: Fingerprint, plan: Plan, serves: Serves) -> Found:
-        """The answer that may serve this call, exact before semantic."""
+    async def find(
+        self,
+        call: Call,
+        mark: Fingerprint,
+        plan: Plan,
+        serves: Serves,
+        *,
+        opinions: bool = True,
+    ) -> Found:
+        """The answer that may serve this call, exact before semantic. With `opinions` False
+        nobody is asked for a second one."""
         exact = self._holding.exactly(mark.exact)
         if exact is not None and self._live(exact, plan):
             if not serves(exact.source.tier, exact.source.probabilities):
@@ -106,7 +121,7 @@ class Lookup:
         reason = self._no_semantics(call, mark)
         if reason:
             return Found(None, reason)
-        return await self._find_similar(call, mark, plan, serves)
+        return await self._find_similar(call, mark, plan, serves, opinions=opinions)
 
     async def find_stale(self, mark: Fingerprint) -> Hit | None:
         """The exact answer even though its time is over."""
@@ -157,43 +172,91 @@ class Lookup:
         return ""
 
     async def _find_similar(
-        self, call: Call, mark: Fingerprint, plan: Plan, serves: Serves
+        self, call: Call, mark: Fingerprint, plan: Plan, serves: Serves, *, opinions: bool
     ) -> Found:
         assert self._embedder is not None
-        encoder = self._embedder.id
-        floor = self._equivalence.floor(encoder, language_of(mark.question))
+        floor = self._equivalence.floor(self._embedder.id, language_of(mark.question))
         if floor == math.inf:
             return Found(None, "uncalibrated")
         vector = await self._encode(mark.question)
         if vector is None:
             return Found(None, "encoder")
-        near = [pair for pair in await self._search(mark.partition, vector) if pair[1] >= floor]
+        near = await self._near(mark.partition, vector, floor, plan)
         asked = features(mark.question) if near else None
-        why_not = "nothing-near"
-        for key, cosine in near:
-            held = self._holding.by_key(key)
-            if held is None or asked is None or not self._live(held, plan):
-                continue
-            verdict = self._equivalence.judge(
-                asked,
-                held.features,
-                cosine,
-                encoder,
-                max_error_rate=call.controls.max_error_rate,
-            )
-            if not verdict.serve:
+        why_not, doubts = "nothing-near", list[Doubt]()
+        for held, cosine in near:
+            assert asked is not None
+            verdict = self._judge(call, asked, held, cosine)
+            fits = serves(held.source.tier, held.source.probabilities)
+            if verdict.serve and not fits:
+                why_not = "tier"
+            elif verdict.serve and (hit := await self._hit(held, cosine)) is not None:
+                return Found(hit, verdict.reason, vector)
+            elif not verdict.serve:
                 # What kept out the nearest is the answer to "why did this miss".
                 why_not = verdict.reason if why_not == "nothing-near" else why_not
-            elif not serves(held.source.tier, held.source.probabilities):
-                why_not = "tier"
-            elif (hit := await self._hit(held, cosine)) is not None:
-                return Found(hit, verdict.reason, vector)
-        return Found(None, why_not, vector)
+                if verdict.uncertain and fits:
+                    doubts.append(Doubt(held, cosine, verdict.probability))
+        missed = Found(None, why_not, vector)
+        if doubts and opinions and self._may_be_told(mark.question):
+            return await self._consult(call, mark.question, doubts, missed)
+        return missed
 
-    async def _search(self, partition: bytes, vector: Vectors) -> list[tuple[int, float]]:
+    def _judge(self, call: Call, asked: Features, held: Held, cosine: float) -> Verdict:
+        assert self._embedder is not None
+        return self._equivalence.judge(
+            asked,
+            held.features,
+            cosine,
+            self._embedder.id,
+            max_error_rate=call.controls.max_error_rate,
+        )
+
+    def _may_be_told(self, question: str) -> bool:
+        """What somebody asks about himself is between him and the model that he asked."""
+        return self._consultation is not None and not personal(question)
+
+    async def _consult(
+        self, call: Call, question: str, doubts: Sequence[Doubt], missed: Found
+    ) -> Found:
+        assert self._consultation is not None
+        advice = await self._consultation.ask(
+            question,
+            doubts,
+            language=language_of(question),
+            tenant=call.tenant,
+            max_error_rate=call.controls.max_error_rate,
+            until_s=call.deadline_s,
+        )
+        found = replace(missed, reason=f"second-opinion-{advice.outcome}", advice=advice)
+        if advice.chosen is None:
+            return found
+        hit = await self._hit(advice.chosen.held, advice.chosen.cosine)
+        return found if hit is None else replace(found, hit=hit, reason="second-opinion")
+
+    async def _near(
+        self, partition: bytes, vector: Vectors, floor: float, plan: Plan
+    ) -> list[tuple[Held, float]]:
+        """The nearest entries that may still be served, with their cosines, best first. Those
+        whose time is over stay in the index for a while and must not take the others' places."""
+        k = CANDIDATES
+        while True:
+            found = await self._search(partition, vector, k)
+            near = [pair for pair in found if pair[1] >= floor]
+            live = [
+                (held, cosine)
+                for key, cosine in near
+                if (held := self._holding.by_key(key)) is not None and self._live(held, plan)
+            ]
+            all_seen = len(near) < k or k >= CANDIDATES_SEARCHED
+            if len(live) >= CANDIDATES or all_seen:
+                return live[:CANDIDATES]
+            k *= 4
+
+    async def _search(self, partition: bytes, vector: Vectors, k: int) -> list[tuple[int, float]]:
         if self._index.size(partition) >= LARGE_PARTITION:
-            return await asyncio.to_thread(self._index.search, partition, vector, CANDIDATES)
-        return self._index.search(partition, vector, CANDIDATES)
+            return await asyncio.to_thread(self._index.search, partition, vector, k)
+        return self._index.search(partition, vector, k)
 
     async def _encode(self, text: str) -> Vectors | None:
         """The text's vector, None (counted) when the encoder is too slow or fails."""

@@ -12,10 +12,12 @@ memory for the case that the whole fleet is down (`find_stale`).
 from __future__ import annotations
 
 import os
+import time
 from collections import Counter, OrderedDict
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from tierway.cache.consult import Consultation, OpinionRules
 from tierway.cache.holding import Holding
 from tierway.cache.journal import Journal
 from tierway.cache.keys import Fingerprint
@@ -30,6 +32,7 @@ from tierway.policies.protocols import (
     Clock,
     Embedder,
     Entry,
+    SecondOpinion,
     StoreSize,
     VectorIndex,
 )
@@ -39,7 +42,8 @@ _PARTITIONS_KNOWN = 100_000
 
 
 class SemanticCache:
-    """`wall` is seconds since the epoch. Without an embedder the cache is exact only."""
+    """`wall` is seconds since the epoch, `clock` monotonic seconds. Without an embedder the cache
+    is exact only; with an `opinion`, candidates in doubt are put before it (cache/consult.py)."""
 
     def __init__(
         self,
@@ -51,11 +55,19 @@ class SemanticCache:
         wall: Clock,
         scope_is_user: bool = False,
         limits: Limits | None = None,
+        opinion: SecondOpinion | None = None,
+        opinion_rules: OpinionRules | None = None,
+        clock: Clock = time.monotonic,
     ) -> None:
         limits = limits or Limits()
         self._store, self._wall = store, wall
         self._partitions: OrderedDict[bytes, None] = OrderedDict()
         self.faults = Faults()
+        self.consultation = (
+            Consultation(opinion, opinion_rules or OpinionRules(), faults=self.faults, clock=clock)
+            if opinion is not None
+            else None
+        )
         self._holding = Holding(index, entries=limits.entries, answers_bytes=limits.answers_bytes)
         self._upkeep = Upkeep(
             store,
@@ -77,6 +89,7 @@ class SemanticCache:
             scope_is_user=scope_is_user,
             limits=limits,
             used=self._upkeep.eviction.used,
+            consultation=self.consultation,
         )
 
     async def start(self) -> None:
@@ -109,9 +122,18 @@ class SemanticCache:
         """Faults by part."""
         return self.faults.counts
 
-    async def find(self, call: Call, mark: Fingerprint, plan: Plan, serves: Serves) -> Found:
-        """The answer that may serve this call, exact before semantic."""
-        return await self._lookup.find(call, mark, plan, serves)
+    async def find(
+        self,
+        call: Call,
+        mark: Fingerprint,
+        plan: Plan,
+        serves: Serves,
+        *,
+        opinions: bool = True,
+    ) -> Found:
+        """The answer that may serve this call, exact before semantic. With `opinions` False
+        nobody is asked for a second one."""
+        return await self._lookup.find(call, mark, plan, serves, opinions=opinions)
 
     async def find_stale(self, mark: Fingerprint) -> Hit | None:
         """The exact answer even though its time is over."""

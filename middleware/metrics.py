@@ -20,7 +20,8 @@ _TTFT = (0.001, 0.005, 0.01, 0.02, 0.04, 0.06, 0.08, 0.1, 0.25, 0.5, 0.75, 1, 2.
 _TPOT = (0.01, 0.025, 0.05, 0.075, 0.1, 0.15, 0.2, 0.3, 0.4, 0.5, 0.75, 1, 2.5, 5, 7.5, 10, 20)
 _REQUEST = (0.005, 0.05, 0.3, 0.5, 0.8, 1, 1.5, 2, 2.5, 5, 10, 15, 20, 30, 40, 50, 60, 120, 240,
             480, 960)  # fmt: skip
-_STAGE = (0.00005, 0.0001, 0.00025, 0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25)
+_STAGE = (0.00005, 0.0001, 0.00025, 0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25,
+          0.5, 1)  # fmt: skip
 _BREAKER = {"closed": 0, "half-open": 1, "open": 2}
 _CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 
@@ -57,6 +58,9 @@ class Metrics:
         outcome = ("wire", "tier", "outcome")
         self._requests = counter("requests", "Requests by wire, tier and outcome.", *outcome)
         self._lookups = counter("cache_lookups", "Cache lookups by result.", "result")
+        self._opinions = counter(
+            "cache_second_opinions", "Second opinions by what they came to.", "result"
+        )
         self._saved_tokens = counter("cache_saved_tokens", "Output tokens out of the cache.")
         self._routes = counter("route", "Tier decisions by reason.", "tier", "reason")
         self._retries = counter("retries", "Attempts after the first, by reason.", "reason")
@@ -77,6 +81,8 @@ class Metrics:
         """The hook: one finished request."""
         self._child(self._requests, trace.wire, trace.tier, trace.outcome).inc()
         self._child(self._lookups, trace.cache).inc()
+        if trace.second_opinion:
+            self._child(self._opinions, trace.second_opinion).inc()
         if trace.duration_s is not None:
             self._seconds.observe(trace.duration_s)
         if trace.route_reason:

@@ -85,7 +85,8 @@ class Pipeline:
         look = self._prepare(call, pick.names, trace)
         if look.plan.lookup:
             found = await self._find(call, look, trace)
-            trace.stage("cache", self._clock() - began)
+            elsewhere_s = found.advice.seconds if found.advice is not None else 0.0
+            trace.stage("cache", self._clock() - began - elsewhere_s)
             if found.hit is not None and look.plan.serve:
                 replay = self._replay(call, found.hit, trace)
                 if replay is not None:
@@ -111,7 +112,7 @@ class Pipeline:
         look = self._prepare(call, pick.names, trace)
         if not look.plan.lookup:
             return False
-        found = await self._find(call, look, trace)
+        found = await self._find(call, look, trace, opinions=False)
         if found.hit is None:
             return False
         trace.similarity, trace.entry_id = found.hit.similarity, found.hit.entry_id
@@ -136,15 +137,24 @@ class Pipeline:
             trace.cache = "miss"
         return _Lookup(plan, mark)
 
-    async def _find(self, call: Call, look: _Lookup, trace: Trace) -> Found:
+    async def _find(
+        self, call: Call, look: _Lookup, trace: Trace, *, opinions: bool = True
+    ) -> Found:
         serves = self._router.serves_for(call)
+        # Nobody waits for an opinion on what will not be served.
+        opinions = opinions and look.plan.serve
         try:
-            found = await self._stage.cache.find(call, look.mark, look.plan, serves)
+            found = await self._stage.cache.find(
+                call, look.mark, look.plan, serves, opinions=opinions
+            )
         except Exception as error:  # border: no fault of the cache fails a request
             self._stage.cache.faults.add("lookup", error)
             found = Found(None, "fault")
         look.found = found
         trace.cache_reason = found.reason
+        if found.advice is not None:
+            trace.second_opinion = found.advice.outcome
+            trace.stage("second_opinion", found.advice.seconds)
         if found.reason in ("encoder", "fault"):
             trace.cache = "bypass"
         if found.hit is not None and not look.plan.serve:

@@ -38,11 +38,13 @@ MAX_CHARS = {"en": 400, "zh": 160}
 class Verdict:
     """`reason` is a short constant: the relation when served, else the veto or `cosine`,
     `uncalibrated`. `probability` is 1 minus the calibrated error rate of what is served at
-    this cosine, 0 where nothing would be."""
+    this cosine, 0 where nothing would be. `uncertain`: not served, yet so near that a second
+    opinion may decide; never after a veto."""
 
     serve: bool
     reason: str
     probability: float = 0.0
+    uncertain: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -137,7 +139,9 @@ class Equivalence:
         reached = [level for level in relations.get(relation, ()) if cosine >= level.cosine]
         error_rate = min((level.error_rate for level in reached), default=1.0)
         if error_rate > allowed:
-            return Verdict(False, "cosine" if relations.get(relation) else relation, 1 - error_rate)
+            reason = "cosine" if relations.get(relation) else relation
+            near = cosine >= self.floor(encoder, asked.language)
+            return Verdict(False, reason, 1 - error_rate, uncertain=near)
         return Verdict(True, relation, 1 - error_rate)
 
 

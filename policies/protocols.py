@@ -81,6 +81,18 @@ class Embedder(Protocol):
     async def aclose(self) -> None: ...
 
 
+class SecondOpinion(Protocol):
+    """Judges pairs of questions that everything cheaper left in doubt.
+
+    `judge` gives, for each (asked, stored), the probability in [0, 1] that one answer serves
+    both, and raises CacheError when it cannot tell; deadlines are the caller's.
+    """
+
+    async def start(self) -> None: ...
+    async def judge(self, pairs: Sequence[tuple[str, str]]) -> Sequence[float]: ...
+    async def aclose(self) -> None: ...
+
+
 class VectorIndex(Protocol):
     """Vectors by partition; a search never leaves its partition. Synchronous and CPU-bound:
     callers run it off the event loop when a partition is large (`size`).

@@ -267,6 +267,7 @@ class Trace:
     cache: CacheResult = "bypass"
     cache_reason: str = ""
     similarity: float | None = None
+    second_opinion: str = ""
     entry_id: str = ""
     age_s: float | None = None
     tier: str = ""

@@ -8,6 +8,7 @@ from typing import Any
 
 import orjson
 
+from tierway.policies.equivalence import Verdict
 from tierway.policies.errors import GatewayError
 from tierway.policies.types import Ask, Call, Controls, Head, Source, Turn, Usage
 
@@ -163,6 +164,21 @@ class ScriptedUpstream:
 
     async def aclose(self) -> None:
         pass
+
+
+class Band:
+    """An Equivalence of its own: serves from a cosine of 0.99 on, is uncertain from 0.8 on, and
+    vetoes a stored "not"."""
+
+    def floor(self, encoder: str, language: str) -> float:
+        return 0.7
+
+    def judge(self, asked: Any, stored: Any, cosine: float, *_: Any, **__: Any) -> Verdict:
+        if "not" in stored.text:
+            return Verdict(False, "negation")
+        if cosine >= 0.99:
+            return Verdict(True, "equal", 0.99)
+        return Verdict(False, "below", cosine, uncertain=cosine >= 0.8)
 
 
 async def until(condition: Callable[[], bool], *, rounds: int = 10_000) -> None:

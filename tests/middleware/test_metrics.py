@@ -76,6 +76,13 @@ def test_one_streamed_request() -> None:
     assert expected.items() <= found.items()
 
 
+def test_second_opinions_are_counted_by_what_they_came_to() -> None:
+    asked = [replace(OK, second_opinion=word) for word in ("accepted", "slow", "slow")]
+    found = Rig().count(OK, *asked)
+    assert found["cache_second_opinions_total{result=accepted}"] == 1
+    assert found["cache_second_opinions_total{result=slow}"] == 2
+
+
 def test_the_same_labels_are_the_same_counter() -> None:
     assert Rig().count(OK, OK, OK)["requests_total{outcome=ok,tier=small,wire=chat}"] == 3
 

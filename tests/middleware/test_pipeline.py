@@ -9,12 +9,22 @@ from typing import Any
 
 import orjson
 import pytest
-from fakes import JSON, FakeAnswer, FakeClock, ScriptedUpstream, completion, make_call, stream_of
+from fakes import (
+    JSON,
+    Band,
+    FakeAnswer,
+    FakeClock,
+    ScriptedUpstream,
+    completion,
+    make_call,
+    stream_of,
+)
 
 from tierway.cache.embedders import ScriptedEmbedder
 from tierway.cache.index import Arena
 from tierway.cache.lookup import Limits
 from tierway.cache.memory_store import MemoryStore
+from tierway.cache.opinion import ScriptedOpinion
 from tierway.cache.semantic import SemanticCache
 from tierway.middleware.pipeline import CacheStage, Pipeline
 from tierway.policies.cacheability import CacheRules
@@ -47,7 +57,9 @@ class Scale:
 class Rig:
     """A whole pipeline with two tiers of one replica each."""
 
-    def __init__(self, *, rules: CacheRules | None = None, embedder: Any = None) -> None:
+    def __init__(
+        self, *, rules: CacheRules | None = None, embedder: Any = None, **options: Any
+    ) -> None:
         self.small, self.medium = Model("s", "small"), Model("m", "medium")
         tiers = (
             Tier("small", 0, "7b", (self.small,)),
@@ -77,7 +89,7 @@ class Rig:
             MemoryStore(),
             embedder=self.embedder,
             index=Arena(2),
-            equivalence=Equivalence([CALIBRATION]),
+            **{"equivalence": Equivalence([CALIBRATION]), **options},
             wall=self.wall,
             limits=Limits(encode_deadline_s=0.05, batch_deadline_s=0.05),
         )
@@ -516,3 +528,56 @@ def test_what_is_asked_about_oneself_is_kept_apart_by_user() -> None:
         assert (await rig.ask(replace(make_call(mine), user="alice")))[1].cache == "hit"
 
     run(main)
+
+
+def in_doubt(**options: Any) -> tuple[Rig, ScriptedOpinion]:
+    """A rig where FRANCE_TOO stands at a cosine of 0.9 from FRANCE and a judge who knows."""
+    opinion = ScriptedOpinion({(FRANCE_TOO, FRANCE): True}, before=tick)
+    vectors = {FRANCE: [1.0, 0.0], FRANCE_TOO: [0.9, 0.436]}
+    embedder = ScriptedEmbedder(vectors, otherwise=lambda _: [0.0, 1.0])
+    rig = Rig(embedder=embedder, equivalence=Band(), opinion=opinion, **options)
+    return rig, opinion
+
+
+async def tick() -> None:
+    await asyncio.sleep(0)
+
+
+def test_a_second_opinion_is_told_and_timed_apart() -> None:
+    rig, _ = in_doubt()
+
+    async def main(rig: Rig) -> None:
+        await rig.ask()
+        body, trace = await rig.ask(FRANCE_TOO)
+        assert orjson.loads(body)["choices"] == completion()["choices"]
+        assert (trace.cache, trace.cache_reason) == ("semantic-hit", "second-opinion")
+        assert (trace.second_opinion, trace.similarity) == (
+            "accepted",
+            pytest.approx(0.9, abs=0.01),
+        )
+        assert set(trace.stages_s) == {"cache", "second_opinion"}
+        assert rig.asked() == 1
+        _, plain = await rig.ask()
+        assert (plain.second_opinion, set(plain.stages_s)) == ("", {"cache"})
+
+    run(main, rig)
+
+
+def test_nobody_is_asked_about_what_is_only_observed_or_explained() -> None:
+    rig, opinion = in_doubt(rules=CacheRules(mode="observe"))
+
+    async def observed(rig: Rig) -> None:
+        await rig.ask()
+        _, trace = await rig.ask(FRANCE_TOO)
+        assert (trace.cache, trace.cache_reason) == ("miss", "below")
+
+    run(observed, rig)
+    assert opinion.asked == []
+    rig, opinion = in_doubt()
+
+    async def explained(rig: Rig) -> None:
+        await rig.ask()
+        assert not await rig.pipeline.would_hit(make_call(FRANCE_TOO), Trace("r"))
+
+    run(explained, rig)
+    assert opinion.asked == []
