@@ -58,11 +58,12 @@ class SemanticCache:
         opinion: SecondOpinion | None = None,
         opinion_rules: OpinionRules | None = None,
         clock: Clock = time.monotonic,
+        faults: Faults | None = None,
     ) -> None:
         limits = limits or Limits()
         self._store, self._wall = store, wall
         self._partitions: OrderedDict[bytes, None] = OrderedDict()
-        self.faults = Faults()
+        self.faults = faults or Faults()
         self.consultation = (
             Consultation(opinion, opinion_rules or OpinionRules(), faults=self.faults, clock=clock)
             if opinion is not None

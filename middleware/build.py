@@ -18,7 +18,10 @@ from contextlib import AsyncExitStack
 from typing import Any
 
 from tierway.cache.keys import Ignore
+from tierway.cache.lookup import Limits
+from tierway.cache.sealing import Key, Sealer
 from tierway.cache.semantic import SemanticCache
+from tierway.cache.upkeep import Faults
 from tierway.middleware import catalog
 from tierway.middleware import config as configuration
 from tierway.middleware.config import Settings, read_secret
@@ -31,7 +34,7 @@ from tierway.middleware.pipeline import CacheStage, Pipeline
 from tierway.middleware.tenants import Tenants
 from tierway.policies.complexity import LexicalClassifier
 from tierway.policies.equivalence import Equivalence
-from tierway.policies.errors import CacheError
+from tierway.policies.errors import CacheError, ConfigError
 from tierway.policies.policyset import PolicySet
 from tierway.policies.protocols import CacheStore, Embedder, Hook, Upstream
 from tierway.policies.resilience import RetryBudget
@@ -49,6 +52,7 @@ logger = logging.getLogger(__name__)
 CLASSES: Mapping[str, str] = {
     "store.sqlite": "tierway.cache.sqlite_store:SqliteStore",
     "store.memory": "tierway.cache.memory_store:MemoryStore",
+    "store.sealed": "tierway.cache.sealed_store:SealedStore",
     "index.faiss": "tierway.cache.index:Arena",
     "embedder.builtin": "tierway.cache.embedders:BuiltinEmbedder",
     "embedder.sentence-transformers": "tierway.cache.embedders:SentenceTransformersEmbedder",
@@ -123,7 +127,7 @@ async def _assemble(
     router = TierRouter(
         tiers, LexicalClassifier(), fleet, rules=catalog.route_rules(settings), draw=random.random
     )
-    stage = await _cache_stage(settings, stack)
+    stage = await _cache_stage(settings, environ, stack)
     pipeline = Pipeline(router, dispatcher, stage, clock=clock)
     if live:
         for upstream in dispatcher.upstreams.values():
@@ -220,12 +224,15 @@ def _upstreams(
 # ---- cache -----------------------------------------------------------------------------------
 
 
-async def _cache_stage(settings: Settings, stack: AsyncExitStack) -> CacheStage:
+async def _cache_stage(
+    settings: Settings, environ: Mapping[str, str], stack: AsyncExitStack
+) -> CacheStage:
     given = settings.cache
     embedder = None
     if given.mode != "off":
         embedder = await _embedder(settings, stack)
-    store, fallen_back = await _store(settings, stack)
+    faults = Faults()
+    kind, store = await _started_store(settings, environ, faults, stack)
     equivalence = Equivalence.shipped(max_error_rate=given.max_error_rate)
     cache = SemanticCache(
         store,
@@ -234,9 +241,9 @@ async def _cache_stage(settings: Settings, stack: AsyncExitStack) -> CacheStage:
         equivalence=equivalence,
         wall=time.time,
         scope_is_user=given.scope == "user",
+        limits=Limits(store_bytes=catalog.store_bytes(given.store, kind)),
+        faults=faults,
     )
-    if fallen_back:
-        cache.faults.add("store", fallen_back)
     await cache.start()
     stack.push_async_callback(cache.aclose)
     return CacheStage(
@@ -244,24 +251,47 @@ async def _cache_stage(settings: Settings, stack: AsyncExitStack) -> CacheStage:
         catalog.cache_rules(given),
         ignore=tuple(Ignore(rule.part, re.compile(rule.regex)) for rule in given.ignore),
         serve_stale="stale_cache" in settings.degrade,
+        store=kind,
     )
 
 
-async def _store(settings: Settings, stack: AsyncExitStack) -> tuple[CacheStore, CacheError | None]:
-    """The configured store; memory, with the reason, when it cannot be used."""
+def make_store(settings: Settings, environ: Mapping[str, str], faults: Faults) -> CacheStore:
+    """The configured store, sealed where a key is named; not started."""
     given = settings.cache.store
-    kind = "memory" if settings.cache.mode == "off" else given.kind
-    arguments = (given.path,) if kind == "sqlite" else ()
-    store: CacheStore = _load("store." + kind)(*arguments)
-    reason = None
+    arguments = (given.path,) if given.kind == "sqlite" else ()
+    store: CacheStore = _load("store." + given.kind)(*arguments)
+    names = [name for name in (given.key_env, given.old_key_env) if name]
+    if names:
+        sealer = Sealer([_store_key(name, environ) for name in names])
+        store = _load("store.sealed")(store, sealer, faults.add)
+    return store
+
+
+def _store_key(name: str, environ: Mapping[str, str]) -> Key:
     try:
-        await store.start()
-    except CacheError as error:
-        logger.warning("cache store: %s Answers are kept in memory only.", error.public)
-        reason, store = error, _load("store.memory")()
-        await store.start()
+        return Key.derive(environ.get(name, ""))
+    except ValueError as error:
+        raise ConfigError([f"cache.store: the value of {name} {error}"]) from error
+
+
+async def _started_store(
+    settings: Settings, environ: Mapping[str, str], faults: Faults, stack: AsyncExitStack
+) -> tuple[str, CacheStore]:
+    """The configured store and its kind; memory, counted, when it cannot be used."""
+    if settings.cache.mode != "off":
+        store = make_store(settings, environ, faults)
+        try:
+            await store.start()
+        except CacheError as error:
+            logger.warning("cache store: %s Answers are kept in memory only.", error.public)
+            faults.add("store", error)
+        else:
+            stack.push_async_callback(store.aclose)
+            return settings.cache.store.kind, store
+    store = _load("store.memory")()
+    await store.start()
     stack.push_async_callback(store.aclose)
-    return store, reason
+    return "memory", store
 
 
 async def _embedder(settings: Settings, stack: AsyncExitStack) -> Embedder | None:

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 
 from tierway.middleware.config import Settings
 from tierway.middleware.edge import Limits
-from tierway.middleware.settings import CacheSettings, ModelSettings
+from tierway.middleware.settings import MEMORY_BYTES, CacheSettings, ModelSettings, StoreSettings
 from tierway.policies.cacheability import CacheRules, TtlRule
 from tierway.policies.context import time_sensitive
 from tierway.policies.types import Model, Tier
@@ -109,6 +109,11 @@ def cache_rules(given: CacheSettings) -> CacheRules:
         ),
         max_temperature=given.max_temperature,
     )
+
+
+def store_bytes(given: StoreSettings, kind: str) -> int:
+    """The cap of the store in use, which is memory where the configured one failed."""
+    return min(given.max_bytes, MEMORY_BYTES) if kind != given.kind else given.max_bytes
 
 
 def limits(settings: Settings) -> Limits:

@@ -6,6 +6,7 @@ from collections import Counter
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 
+from tierway.cache.sealing import read_key
 from tierway.middleware.config_source import ADMIN_KEY, env_names
 from tierway.middleware.config_text import Fault, Key, dotted
 from tierway.middleware.settings import CacheSettings, ModelSettings, SecretRef, SettingsTree
@@ -47,6 +48,9 @@ def _cache_faults(cache: CacheSettings) -> Iterator[Fault]:
         yield Fault(("cache", "embedder", "model"), text, embedder.model)
     if embedder.kind != "builtin" and embedder.model is None:
         yield Fault(("cache", "embedder", "model"), f"is required with kind: {embedder.kind}")
+    if cache.store.old_key_env is not None and cache.store.key_env is None:
+        text = "goes with key_env, which seals; this one only opens what is there"
+        yield Fault(("cache", "store", "old_key_env"), text, cache.store.old_key_env)
     if len({rule.match for rule in cache.ttl_rules}) < len(cache.ttl_rules):
         yield Fault(("cache", "ttl_rules"), "each match at most once")
 
@@ -128,9 +132,25 @@ def secret_faults(tree: SettingsTree, environ: Mapping[str, str]) -> Iterator[Fa
             yield Fault(
                 (*path, which), f"has the same key as {owners[secret]}", getattr(ref, which)
             )
+    yield from _store_key_faults(tree.cache, environ)
     for place, name in env_names(tree.model_dump(mode="json", by_alias=True)["models"]):
         if place[-1] == "api_key_env" and not environ.get(name):
             yield _missing(("models", *place), name)
+
+
+def _store_key_faults(cache: CacheSettings, environ: Mapping[str, str]) -> Iterator[Fault]:
+    for key in ("key_env", "old_key_env"):
+        name: str | None = getattr(cache.store, key)
+        if name is None:
+            continue
+        path = ("cache", "store", key)
+        if not environ.get(name):
+            yield _missing(path, name)
+            continue
+        try:
+            read_key(environ[name])
+        except ValueError as error:
+            yield Fault(path, f"the variable's value {error}", name)
 
 
 def _missing(path: tuple[Key, ...], name: str) -> Fault:

@@ -42,14 +42,16 @@ if TYPE_CHECKING:
 _BYPASS = Plan(lookup=False, store=False, join=False, reason="key")
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class CacheStage:
-    """The cache with the rules for using it."""
+    """The cache with the rules for using it, which may be switched while requests come and go:
+    each reads them once. `store` names the kind of store in use."""
 
     cache: SemanticCache
     rules: CacheRules
     ignore: Sequence[Ignore] = ()
     serve_stale: bool = True
+    store: str = "memory"
 
 
 @dataclass(slots=True)
@@ -121,13 +123,14 @@ class Pipeline:
 
     def _prepare(self, call: Call, names: str, trace: Trace) -> _Lookup:
         stage = self._stage
-        plan = lookup(call, stage.rules)
+        rules = stage.rules
+        plan = lookup(call, rules)
         trace.cache, trace.cache_reason = "bypass", plan.reason
         if not (plan.lookup or plan.store or plan.join):
             return _Lookup(plan, _NO_MARK)
         try:
             # What is asked about oneself has one answer per user, whoever else may share.
-            scope = "user" if personal(call.ask.question) else stage.rules.scope
+            scope = "user" if personal(call.ask.question) else rules.scope
             mark = fingerprint(call, names=names, scope=scope, ignore=stage.ignore)
         except CacheError as error:
             stage.cache.faults.add("key", error)

@@ -92,10 +92,18 @@ class IndexSettings(Section):
     kind: Literal["faiss", "redis"] = "faiss"  # in process: a search costs no round trip
 
 
+MEMORY_BYTES = 2**29
+
+
 class StoreSettings(Section):
     kind: Literal["sqlite", "memory", "redis", "memcached"] = "sqlite"  # survives a restart
     path: FilePath = ".tierway/cache.sqlite3"  # beside the file: two projects never share a cache
     key_env: EnvName | None = None  # the file's mode, 0600, protects it
+    old_key_env: EnvName | None = None  # entries live a day: rotate with one old key beside
+    # A million entries of the usual size; a cache in memory shares it with everything else.
+    max_bytes: Annotated[Count, Field(ge=2**20)] = Field(
+        default_factory=lambda data: MEMORY_BYTES if data.get("kind") == "memory" else 2**32
+    )
 
 
 class SecondOpinionSettings(Section):

@@ -29,6 +29,7 @@ from tierway.middleware.config import (
         ("state/url", "redis://:pw@h", "state.url: goes with state.backend: redis"),
         ("cache/max_error_rate", 0.6, "cache.max_error_rate = 0.6: must be at most 0.5"),
         ("cache/max_error_rate", 0, "cache.max_error_rate = 0: must be above 0"),
+        ("cache/store/max_bytes", 10, "cache.store.max_bytes = 10: must be at least 1048576"),
         ("cache/ttl_s", -1, "cache.ttl_s = -1: must be above 0"),
         ("cache/ttl_s", float("inf"), "cache.ttl_s = inf: must be a finite number"),
         ("cache/ttl_s", None, "cache.ttl_s: must be a number"),
@@ -112,6 +113,27 @@ def test_secrets_must_be_there_and_differ(tmp_path: Path) -> None:
     tree = resolve(data, ENVIRON)
     assert tree is not None
     assert [read_secret(tenant, ENVIRON) for tenant in tree.tenants] == ["other", "acme-secret"]
+
+
+def test_a_key_of_the_store_is_judged_by_its_variable() -> None:
+    store = {"kind": "memory", "key_env": "TIERWAY_STORE_KEY", "old_key_env": "OLD_STORE_KEY"}
+    data = {"cache": {"store": store}, "models": {"q": MODELS["q7"]}}
+    assert faults(data, {}) == [
+        "cache.store.key_env = 'TIERWAY_STORE_KEY': must name a variable that is set",
+        "cache.store.old_key_env = 'OLD_STORE_KEY': must name a variable that is set",
+    ]
+    given = {"TIERWAY_STORE_KEY": "c2hvcnQ=", "OLD_STORE_KEY": "0f" * 31}
+    short, cut = faults(data, given)
+    assert short.startswith("cache.store.key_env = 'TIERWAY_STORE_KEY': the variable's value must")
+    assert cut.endswith("at least 16 characters; these are 31 bytes")
+    assert "0f0f" not in cut
+    tree = resolve(data, {"TIERWAY_STORE_KEY": "0f" * 32, "OLD_STORE_KEY": "a good passphrase"})
+    assert tree is not None
+    assert tree.cache.store.max_bytes == 2**29
+    alone = {"store": {"old_key_env": "ACME_KEY"}}
+    assert faults({"cache": alone, "models": MODELS})[0].startswith(
+        "cache.store.old_key_env = 'ACME_KEY': goes with key_env"
+    )
 
 
 def test_the_admin_key_of_the_run_may_be_missing_others_not() -> None:
