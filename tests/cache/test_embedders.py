@@ -25,7 +25,8 @@ from tierway.cache.embedders import (
     unit_rows,
 )
 from tierway.cache.encoder_client import Child, check_private, launch_encoder, private_folder
-from tierway.cache.encoder_process import DIM, EncoderServer, encoder_id
+from tierway.cache.encoder_models import DIM, Alone, encoder_id
+from tierway.cache.encoder_process import EncoderServer
 from tierway.policies.errors import CacheError
 
 # The fake encoder puts a text's length into its vector; "die" ends the process, "fault" raises.
@@ -33,7 +34,8 @@ FAKE = """
 import asyncio, os, sys
 from pathlib import Path
 import numpy as np
-from tierway.cache.encoder_process import DIM, EncoderServer, encoder_id
+from tierway.cache.encoder_models import DIM, Alone, encoder_id
+from tierway.cache.encoder_process import EncoderServer
 
 def encode(texts):
     if "die" in texts:
@@ -47,7 +49,12 @@ def encode(texts):
 path = Path(sys.argv[1])
 with open(path.with_suffix(".starts"), "a") as starts:
     starts.write(f"{os.getpid()}\\n")
-asyncio.run(EncoderServer(path, encode, id=encoder_id(), dim=DIM, linger_s=0.2).run())
+
+async def main():
+    models = Alone(lambda: encode)
+    await EncoderServer(path, models.encode, id=encoder_id(), dim=DIM, linger_s=0.2).run()
+
+asyncio.run(main())
 """
 
 
@@ -111,7 +118,10 @@ class InProcess:
         self.go.set()
         self._rows = rows
         path = folder / f"encoder-{encoder_id()}.sock"
-        self.server = EncoderServer(path, self._encode, id=encoder_id(), dim=DIM, linger_s=linger_s)
+        self.models = Alone(lambda: self._encode)
+        self.server = EncoderServer(
+            path, self.models.encode, id=encoder_id(), dim=DIM, linger_s=linger_s
+        )
 
     def _encode(self, texts: list[str]) -> np.ndarray:
         self.batches.append(texts)
@@ -227,7 +237,7 @@ def test_everything_queued_goes_into_batches_of_32(folder: Path) -> None:
         first = asyncio.create_task(embedder.encode(["0"]))
         await until(lambda: len(process.batches) == 1)
         rest = [asyncio.create_task(embedder.encode([str(n), str(n)])) for n in range(1, 31)]
-        await until(lambda: len(process.server._queue) == 60)
+        await until(lambda: process.models.queued == 60)
         process.go.set()
         rows = await asyncio.gather(first, *rest)
         assert [len(batch) for batch in process.batches] == [1, 32, 28]
@@ -249,6 +259,43 @@ def test_a_cancelled_call_does_not_shift_later_replies(folder: Path) -> None:
         assert (await kept)[0, 0] > 0.9
         with pytest.raises(asyncio.CancelledError):
             await gone
+
+    run_against(lambda: InProcess(folder), test)
+
+
+def test_what_nobody_waits_for_any_more_is_not_encoded(folder: Path) -> None:
+    async def test(process: InProcess, embedder: BuiltinEmbedder) -> None:
+        process.go.clear()
+        first = asyncio.create_task(embedder.encode(["1"]))
+        await until(lambda: len(process.batches) == 1)
+        gone = asyncio.create_task(embedder.encode(["2"]))
+        client_gone = fake(folder)
+        await client_gone.start()
+        left = asyncio.create_task(client_gone.encode(["3", "3"]))
+        kept = asyncio.create_task(embedder.encode(["4"]))
+        await until(lambda: process.models.queued == 4)
+        gone.cancel()
+        await client_gone.aclose()
+        await until(lambda: process.models.queued == 1)
+        process.go.set()
+        await asyncio.gather(first, kept)
+        await asyncio.gather(gone, left, return_exceptions=True)
+        assert process.batches == [["1"], ["4"]]
+
+    run_against(lambda: InProcess(folder), test)
+
+
+def test_a_call_that_runs_into_its_deadline_withdraws_its_text(folder: Path) -> None:
+    async def test(process: InProcess, embedder: BuiltinEmbedder) -> None:
+        process.go.clear()
+        first = asyncio.create_task(embedder.encode(["1"]))
+        await until(lambda: len(process.batches) == 1)
+        with pytest.raises(TimeoutError):
+            async with asyncio.timeout(0.05):
+                await embedder.encode(["2"])
+        await until(lambda: process.models.queued == 0)
+        process.go.set()
+        await first
 
     run_against(lambda: InProcess(folder), test)
 
@@ -425,7 +472,7 @@ def test_a_start_that_cannot_work_ends_with_the_reason(
 def test_another_encoder_on_the_socket_is_refused(folder: Path) -> None:
     async def main() -> None:
         path = folder / f"encoder-{encoder_id()}.sock"
-        server = EncoderServer(path, lambda texts: np.ones((1, 4)), id="other", dim=4)
+        server = EncoderServer(path, Alone().encode, id="other", dim=4)
         task = asyncio.create_task(server.run())
         await until(path.exists)
         with pytest.raises(CacheError, match="serves other"):

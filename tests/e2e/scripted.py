@@ -6,7 +6,7 @@ import asyncio
 from collections.abc import Sequence
 
 from tierway.cache.embedders import ScriptedEmbedder
-from tierway.cache.encoder_process import encoder_id
+from tierway.cache.encoder_models import encoder_id
 from tierway.policies.errors import CacheError
 
 
