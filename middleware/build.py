@@ -36,7 +36,7 @@ from tierway.policies.complexity import LexicalClassifier
 from tierway.policies.equivalence import Equivalence
 from tierway.policies.errors import CacheError, ConfigError
 from tierway.policies.policyset import PolicySet
-from tierway.policies.protocols import CacheStore, Embedder, Hook, Upstream
+from tierway.policies.protocols import CacheStore, Embedder, Hook, SecondOpinion, Upstream
 from tierway.policies.resilience import RetryBudget
 from tierway.policies.types import Model, Tier
 from tierway.router.discover import ask_model
@@ -56,6 +56,8 @@ CLASSES: Mapping[str, str] = {
     "index.faiss": "tierway.cache.index:Arena",
     "embedder.builtin": "tierway.cache.embedders:BuiltinEmbedder",
     "embedder.sentence-transformers": "tierway.cache.embedders:SentenceTransformersEmbedder",
+    "opinion.cross_encoder": "tierway.cache.opinion:CrossEncoderOpinion",
+    "opinion.tier": "tierway.router.opinion:TierOpinion",
     "upstream.litellm": "tierway.router.cloud:LitellmUpstream",
 }
 
@@ -127,7 +129,8 @@ async def _assemble(
     router = TierRouter(
         tiers, LexicalClassifier(), fleet, rules=catalog.route_rules(settings), draw=random.random
     )
-    stage = await _cache_stage(settings, environ, stack)
+    opinion = await _opinion(settings, dispatcher, tiers, stack) if live else None
+    stage = await _cache_stage(settings, environ, stack, opinion)
     pipeline = Pipeline(router, dispatcher, stage, clock=clock)
     if live:
         for upstream in dispatcher.upstreams.values():
@@ -225,7 +228,10 @@ def _upstreams(
 
 
 async def _cache_stage(
-    settings: Settings, environ: Mapping[str, str], stack: AsyncExitStack
+    settings: Settings,
+    environ: Mapping[str, str],
+    stack: AsyncExitStack,
+    opinion: SecondOpinion | None,
 ) -> CacheStage:
     given = settings.cache
     embedder = None
@@ -243,6 +249,8 @@ async def _cache_stage(
         scope_is_user=given.scope == "user",
         limits=Limits(store_bytes=catalog.store_bytes(given.store, kind)),
         faults=faults,
+        opinion=opinion,
+        opinion_rules=catalog.opinion_rules(given.second_opinion),
     )
     await cache.start()
     stack.push_async_callback(cache.aclose)
@@ -307,6 +315,29 @@ async def _embedder(settings: Settings, stack: AsyncExitStack) -> Embedder | Non
         return None
     stack.push_async_callback(embedder.aclose)
     return embedder
+
+
+async def _opinion(
+    settings: Settings, dispatcher: Dispatcher, tiers: Sequence[Tier], stack: AsyncExitStack
+) -> SecondOpinion | None:
+    """The configured judge of doubtful hits; None, with a warning, when it does not come up."""
+    given = settings.cache.second_opinion
+    if given.kind == "none" or settings.cache.mode == "off":
+        return None
+    make = _load("opinion." + given.kind)
+    opinion: SecondOpinion
+    if given.kind == "cross_encoder":
+        opinion = make(given.model)
+    else:
+        opinion = make(dispatcher, catalog.judging_tier(tiers, given.tier), clock=time.monotonic)
+    try:
+        await opinion.start()
+    except CacheError as error:
+        logger.warning("second opinion: %s Doubtful answers are not served.", error.public)
+        await opinion.aclose()
+        return None
+    stack.push_async_callback(opinion.aclose)
+    return opinion
 
 
 # ---- edge ------------------------------------------------------------------------------------

@@ -4,14 +4,22 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
+from tierway.cache.consult import OpinionRules
 from tierway.middleware.config import Settings
 from tierway.middleware.edge import Limits
-from tierway.middleware.settings import MEMORY_BYTES, CacheSettings, ModelSettings, StoreSettings
+from tierway.middleware.settings import (
+    MEMORY_BYTES,
+    CacheSettings,
+    ModelSettings,
+    SecondOpinionSettings,
+    StoreSettings,
+)
 from tierway.policies.cacheability import CacheRules, TtlRule
 from tierway.policies.context import time_sensitive
 from tierway.policies.types import Model, Tier
 from tierway.router.dispatch import Ladder
 from tierway.router.fleet import ReplicaSpec
+from tierway.router.opinion import may_judge
 from tierway.router.route import RouteRules
 from tierway.router.transport import Origin
 from tierway.router.upstreams import root_url
@@ -114,6 +122,18 @@ def cache_rules(given: CacheSettings) -> CacheRules:
 def store_bytes(given: StoreSettings, kind: str) -> int:
     """The cap of the store in use, which is memory where the configured one failed."""
     return min(given.max_bytes, MEMORY_BYTES) if kind != given.kind else given.max_bytes
+
+
+def opinion_rules(given: SecondOpinionSettings) -> OpinionRules:
+    return OpinionRules(
+        timeout_s=given.timeout_ms / 1000, at_most=given.at_most, accept=given.accept
+    )
+
+
+def judging_tier(tiers: Sequence[Tier], name: str | None) -> Tier:
+    """The tier of that name, else the weakest that has a model to judge with."""
+    wanted = [tier for tier in tiers if tier.name == name] if name else tiers
+    return next(tier for tier in wanted if any(map(may_judge, tier.models)))
 
 
 def limits(settings: Settings) -> Limits:

@@ -15,6 +15,7 @@ from tierway.middleware.settings import CacheSettings, ModelSettings, SecretRef,
 def cross_faults(tree: SettingsTree) -> Iterator[Fault]:
     yield from _server_faults(tree)
     yield from _cache_faults(tree.cache)
+    yield from _opinion_faults(tree)
     for name in tree.tiers:
         if name == "auto":
             yield Fault(
@@ -53,6 +54,25 @@ def _cache_faults(cache: CacheSettings) -> Iterator[Fault]:
         yield Fault(("cache", "store", "old_key_env"), text, cache.store.old_key_env)
     if len({rule.match for rule in cache.ttl_rules}) < len(cache.ttl_rules):
         yield Fault(("cache", "ttl_rules"), "each match at most once")
+
+
+def _opinion_faults(tree: SettingsTree) -> Iterator[Fault]:
+    given, path = tree.cache.second_opinion, ("cache", "second_opinion")
+    for key, kind in (("model", "cross_encoder"), ("tier", "tier")):
+        if getattr(given, key) is not None and given.kind != kind:
+            yield Fault((*path, key), f"goes with kind: {kind}", getattr(given, key))
+    if given.kind == "cross_encoder" and given.model is None:
+        yield Fault((*path, "model"), "is required with kind: cross_encoder")
+    judges = [name for name in tree.tiers if _has_judge(name, tree)]
+    if given.kind == "tier" and (given.tier not in judges if given.tier else not judges):
+        text = "needs a tier with a chat model that has replicas (no cloud model is asked)"
+        found = f"{text}: {', '.join(judges) or 'there is none'}"
+        yield Fault((*path, "tier"), found, given.tier)
+
+
+def _has_judge(tier: str, tree: SettingsTree) -> bool:
+    models = [model for model in tree.models.values() if model.tier == tier]
+    return any(model.kind == "chat" and model.replicas for model in models)
 
 
 def _model_faults(name: str, model: ModelSettings, tree: SettingsTree) -> Iterator[Fault]:

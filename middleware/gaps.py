@@ -31,7 +31,6 @@ GAPS = (
     Gap("cache.embedder.kind", ("openai",)),
     Gap("cache.index.kind", ("redis",)),
     Gap("cache.store.kind", ("redis", "memcached")),
-    Gap("cache.second_opinion.kind", ("cross_encoder", "tier")),
     Gap("models.*.kind", ("rerank",)),
     Gap("models.*.replicas.*.telemetry", warning="not read in this version"),
     Gap("tiers.*.policy", _AWARE_LATER),

@@ -20,6 +20,7 @@ from tierway.middleware.field_types import (
     Engine,
     EnvName,
     FilePath,
+    Integer,
     JsonFields,
     Label,
     LitellmName,
@@ -108,6 +109,13 @@ class StoreSettings(Section):
 
 class SecondOpinionSettings(Section):
     kind: Literal["none", "cross_encoder", "tier"] = "none"  # costs a model call for each candidate
+    model: Text | None = None
+    tier: TierName | None = None  # the weakest: one token of yes or no needs no more
+    # Where a fresh answer takes seconds so much is well spent, and a judge that is slower is busy.
+    timeout_ms: Count = 400
+    at_most: Annotated[Integer, Field(ge=1, le=4)] = 1  # the likeliest candidate is mostly the one
+    # A yes that is not sure of itself serves nothing; below a half a no would do for a yes.
+    accept: Annotated[Number, Field(ge=0.5, le=1)] = 0.9
 
 
 class TtlRule(Section):

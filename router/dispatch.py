@@ -93,6 +93,16 @@ class Dispatcher:
         except UpstreamError as error:
             raise self._final(error) from error
 
+    async def open_once(self, call: Call, decision: TierDecision, trace: Trace) -> Answer:
+        """One attempt, for what the gateway asks for itself: no retry, and nothing that lets
+        clients retry more often. Raises as `open` does."""
+        search = _Search(self, call, decision, trace)
+        search.advance()
+        try:
+            return await search.attempt()
+        except UpstreamError as error:
+            raise self._final(error) from error
+
     def no_capacity(self, message: str, *, attempted: bool = True) -> NoCapacity:
         return NoCapacity(message, status=self._message_status, attempted=attempted)
 

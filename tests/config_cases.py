@@ -26,7 +26,11 @@ FULL: dict[str, Any] = {
     "cache": {
         "mode": "serve", "embedder": {"kind": "builtin"}, "index": {"kind": "faiss"},
         "store": {"kind": "sqlite", "path": "c.sqlite3", "key_env": None},
-        "max_error_rate": 0.02, "second_opinion": {"kind": "none"}, "ttl_s": 86400,
+        "max_error_rate": 0.02, "second_opinion": {
+            "kind": "none", "model": None, "tier": None, "timeout_ms": 400, "at_most": 1,
+            "accept": 0.9,
+        },
+        "ttl_s": 86400,
         "ttl_rules": [{"match": "time_sensitive", "ttl_s": 60}], "scope": "tenant",
         "max_temperature": 1.0, "ignore": [{"in": "system", "regex": "Current time: .*"}],
     },

@@ -91,6 +91,38 @@ async def send(
     return body, trace
 
 
+def test_what_the_gateway_asks_for_itself_gets_one_attempt_and_earns_no_retries() -> None:
+    async def main() -> None:
+        bench = Bench(share=1.0, floor=0.0)
+        bench.script("s@a:1", Rejected(500, (), b""), FakeAnswer([b"ok"]))
+        trace = Trace("r")
+        with pytest.raises(Rejected):
+            await bench.dispatcher.open_once(make_call(), plan("small"), trace)
+        answer = await bench.dispatcher.open_once(make_call(), plan("small"), trace)
+        assert await answer.read() == b"ok"
+        await answer.aclose()
+        assert bench.asked() == {"s@a:1": 1, "s@b:1": 1}
+        assert bench.dispatcher.budget.take(bench.clock()) is False
+        assert bench.idle()
+
+    run(main)
+
+
+def test_asking_once_says_when_nobody_is_there() -> None:
+    async def main() -> None:
+        bench = Bench()
+        bench.script("s@a:1", Refused("no"))
+        with pytest.raises(NoCapacity):
+            await bench.dispatcher.open_once(make_call(), plan("small"), Trace("r"))
+        for replica in ("s@a:1", "s@b:1"):
+            bench.fleet.set_draining(replica, True)
+        with pytest.raises(NoCapacity):
+            await bench.dispatcher.open_once(make_call(), plan("small"), Trace("r"))
+        assert bench.asked() == {"s@a:1": 1}
+
+    run(main)
+
+
 def test_a_good_answer_takes_one_attempt() -> None:
     async def main() -> None:
         bench = Bench()
