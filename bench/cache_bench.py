@@ -12,6 +12,7 @@ import asyncio
 import json
 import sys
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +21,7 @@ from tierway.bench.cache_rig import Setting
 from tierway.bench.labelled import read_pairs, read_stream, write_lines
 from tierway.bench.vectors import Remembered
 from tierway.cache.embedders import BuiltinEmbedder, SentenceTransformersEmbedder
+from tierway.cache.opinion import ScriptedOpinion
 from tierway.policies.errors import CacheError, ConfigError
 from tierway.policies.protocols import Embedder
 
@@ -40,6 +42,15 @@ def parser() -> argparse.ArgumentParser:
         "--embedder", metavar="NAME", help="builtin (the default) or a sentence-transformers model"
     )
     made.add_argument("--max-error-rate", type=_budget, metavar="E", help="wrong among hits (0.02)")
+    made.add_argument(
+        "--second-opinion",
+        type=_accuracy,
+        metavar="scripted:A",
+        help="a judge right in the share A of the pairs in doubt",
+    )
+    made.add_argument(
+        "--sweep", type=_budgets, default=(), metavar="E,E", help="a stream at these budgets too"
+    )
     made.add_argument("--reliability", action="store_true", help="add the table by probability")
     made.add_argument("--print-hits", type=Path, metavar="F", help="write what was served to read")
     made.add_argument(
@@ -90,7 +101,7 @@ def _chosen(
         builtin = options.embedder == "builtin"
         embedder = BuiltinEmbedder() if builtin else SentenceTransformersEmbedder(options.embedder)
     if options.max_error_rate is not None:
-        setting = Setting(options.max_error_rate, setting.scope_is_user)
+        setting = replace(setting, max_error_rate=options.max_error_rate)
     return embedder or BuiltinEmbedder(), setting
 
 
@@ -109,6 +120,9 @@ async def _run_pairs(
     options: argparse.Namespace, embedder: Remembered, setting: Setting
 ) -> dict[str, Any]:
     pairs = read_pairs(options.pairs)
+    if options.second_opinion is not None:
+        labels = {(pair.b, pair.a): pair.same for pair in pairs}
+        setting = replace(setting, opinion=ScriptedOpinion(labels, options.second_opinion))
     judged = await cache_pairs.judge_pairs(pairs, embedder, setting)
     found = cache_pairs.report(
         judged, target=setting.max_error_rate, trained_on=options.trained_on.split(",")
@@ -128,11 +142,16 @@ async def _run_stream(
 ) -> dict[str, Any]:
     prompts = read_stream(options.stream)
     await embedder.learn([prompt.text for prompt in prompts])
+    if options.second_opinion is not None:
+        labels = cache_stream.labels(prompts)
+        setting = replace(setting, opinion=ScriptedOpinion(labels, options.second_opinion))
     replay = await cache_stream.replay(prompts, embedder, setting)
     found = cache_stream.report(replay)
     found["baselines"] = await cache_stream.baselines(
         prompts, embedder, target=setting.max_error_rate
     )
+    if options.sweep:
+        found["sweep"] = await cache_stream.sweep(prompts, embedder, setting, options.sweep)
     if options.print_hits:
         write_lines(options.print_hits, cache_stream.hits(replay))
     return found
@@ -145,6 +164,21 @@ def _budget(text: str) -> float:
         value = 0.0
     if not 0 < value <= 0.5:
         raise argparse.ArgumentTypeError(f"{text!r} must be above 0 and at most 0.5")
+    return value
+
+
+def _budgets(text: str) -> tuple[float, ...]:
+    return tuple(_budget(part) for part in text.split(","))
+
+
+def _accuracy(text: str) -> float:
+    kind, _, number = text.partition(":")
+    try:
+        value = float(number)
+    except ValueError:
+        value = -1.0
+    if kind != "scripted" or not 0 <= value <= 1:
+        raise argparse.ArgumentTypeError(f"{text!r} must be scripted:A, A from 0 to 1")
     return value
 
 

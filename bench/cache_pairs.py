@@ -31,6 +31,7 @@ BUDGETS = tuple(round(0.0005 * 1.115**step, 6) for step in range(64))  # 0.0005 
 LOOSEST = 0.5
 BINS = (0.0, 0.5, 0.7, 0.8, 0.9, 0.95, 0.97, 0.98, 0.99, 0.995)
 TIMED = 200
+_MAY_COMPARE = ("uncalibrated", "encoder")  # found no vector for other reasons than the text's
 _AT_ONCE = 500  # fewer than the cache's queue takes
 
 
@@ -40,7 +41,8 @@ class Judged:
 
     `found` is what the cache said; `cosine` is None where a text does not fit the encoder;
     `veto` the word rule that refuses it. `probability` is the verdict's at the loosest budget,
-    `budget` the smallest of BUDGETS at which it is served (None: at none of them).
+    `budget` the smallest of BUDGETS at which it is served without a second opinion (None: at
+    none of them).
     """
 
     pair: Pair
@@ -49,7 +51,6 @@ class Judged:
     cosine: float | None
     veto: str
     probability: float
-    uncertain: bool
     budget: float | None
 
     @property
@@ -62,11 +63,11 @@ class Judged:
 
 
 async def judge_pairs(
-    pairs: Sequence[Pair], embedder: Remembered, setting: Setting, **more: Any
+    pairs: Sequence[Pair], embedder: Remembered, setting: Setting
 ) -> list[Judged]:
     """Asks the cache and the decision about every pair; `embedder` is started."""
     await embedder.learn([text for pair in pairs for text in (pair.a, pair.b)])
-    found = await _ask_cache(pairs, embedder, setting, **more)
+    found = await _ask_cache(pairs, embedder, setting)
     cosines = await _cosines(pairs, embedder)
     loose = Equivalence.shipped(max_error_rate=LOOSEST)
     known: dict[str, Features] = {}
@@ -80,9 +81,9 @@ async def judge_pairs(
 
 
 async def _ask_cache(
-    pairs: Sequence[Pair], embedder: Remembered, setting: Setting, **more: Any
+    pairs: Sequence[Pair], embedder: Remembered, setting: Setting
 ) -> list[tuple[Found, float]]:
-    rig = Rig(embedder, setting, **more)
+    rig = Rig(embedder, setting)
     await rig.start()
     try:
         results = []
@@ -124,15 +125,11 @@ def _judged(
     loose: Equivalence,
     encoder: str,
 ) -> Judged:
-    bare = Judged(pair, found, took_s, cosine, veto(*sides), 0.0, False, None)
-    if cosine is None or found.vector is None:
+    bare = Judged(pair, found, took_s, cosine, veto(*sides), 0.0, None)
+    if cosine is None or (found.vector is None and found.reason not in _MAY_COMPARE):
         return bare  # never compared by meaning, whatever the budget
     verdict = loose.judge(*sides, cosine, encoder)
-    judged = replace(
-        bare,
-        probability=verdict.probability,
-        uncertain=bool(getattr(verdict, "uncertain", False)),
-    )
+    judged = replace(bare, probability=verdict.probability)
 
     def serves(budget: float) -> bool:
         return loose.judge(*sides, cosine, encoder, max_error_rate=budget).serve

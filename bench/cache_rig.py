@@ -17,7 +17,7 @@ from tierway.cache.memory_store import MemoryStore
 from tierway.cache.semantic import SemanticCache
 from tierway.policies.cacheability import CacheRules, lookup
 from tierway.policies.equivalence import Equivalence
-from tierway.policies.protocols import Embedder
+from tierway.policies.protocols import Embedder, SecondOpinion
 from tierway.policies.types import Ask, Call, Controls, Source, Turn
 
 MODEL = "bench"
@@ -41,16 +41,17 @@ NOW_AT = 1_700_000_000.0
 
 @dataclass(frozen=True, slots=True)
 class Setting:
-    """What decides, as configured: see `cache` in the configuration."""
+    """What decides, as configured: see `cache` in the configuration. `opinion` is started."""
 
     max_error_rate: float = 0.02
     scope_is_user: bool = False
+    opinion: SecondOpinion | None = None
 
 
 class Rig:
     """Start it before use; the embedder stays the caller's."""
 
-    def __init__(self, embedder: Embedder, setting: Setting, **more: Any) -> None:
+    def __init__(self, embedder: Embedder, setting: Setting) -> None:
         self._store = MemoryStore()
         self.equivalence = Equivalence.shipped(max_error_rate=setting.max_error_rate)
         self.cache = SemanticCache(
@@ -60,7 +61,7 @@ class Rig:
             equivalence=self.equivalence,
             wall=lambda: NOW_AT,
             scope_is_user=setting.scope_is_user,
-            **more,
+            opinion=setting.opinion,
         )
 
     async def start(self) -> None:

@@ -8,8 +8,10 @@ vCache reports (arXiv 2502.03771); both bounded by 95 % Wilson intervals.
 
 from __future__ import annotations
 
+import dataclasses
+import itertools
 import time
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -49,11 +51,9 @@ class Replay:
     steps: Sequence[Step]
 
 
-async def replay(
-    prompts: Sequence[Prompt], embedder: Remembered, setting: Setting, **more: Any
-) -> Replay:
+async def replay(prompts: Sequence[Prompt], embedder: Remembered, setting: Setting) -> Replay:
     """Sends the prompts one by one through a real cache; `embedder` knows their vectors."""
-    rig = Rig(embedder, setting, **more)
+    rig = Rig(embedder, setting)
     await rig.start()
     steps: list[Step] = []
     number_of: dict[str, int] = {}
@@ -89,6 +89,20 @@ class _Seen:
         self._classes.add(prompt.class_)
         self._texts.add(prompt.text)
         return known
+
+
+async def sweep(
+    prompts: Sequence[Prompt], embedder: Remembered, setting: Setting, budgets: Sequence[float]
+) -> list[dict[str, Any]]:
+    """The same stream through a fresh cache for each error budget."""
+    rows = []
+    for budget in budgets:
+        replayed = await replay(
+            prompts, embedder, dataclasses.replace(setting, max_error_rate=budget)
+        )
+        counted = [step for step in replayed.steps if not step.repeat]
+        rows.append({"max_error_rate": budget, **_figures(counted, prompts)})
+    return rows
 
 
 def report(replayed: Replay) -> dict[str, Any]:
@@ -133,6 +147,16 @@ def _figures(steps: Sequence[Step], prompts: Sequence[Prompt]) -> dict[str, Any]
 
 def _right(step: Step, prompts: Sequence[Prompt]) -> bool:
     return step.served is not None and prompts[step.served].class_ == step.prompt.class_
+
+
+def labels(prompts: Sequence[Prompt]) -> dict[tuple[str, str], bool]:
+    """All pairs that one answer serves, for a scripted judge."""
+    classes: dict[str, set[str]] = defaultdict(set)
+    for prompt in prompts:
+        classes[prompt.class_].add(prompt.text)
+    return dict.fromkeys(
+        (pair for texts in classes.values() for pair in itertools.permutations(texts, 2)), True
+    )
 
 
 def hits(replayed: Replay) -> list[Mapping[str, Any]]:

@@ -302,11 +302,17 @@ async def _started_store(
     return "memory", store
 
 
-async def _embedder(settings: Settings, stack: AsyncExitStack) -> Embedder | None:
-    """The configured embedder; None, with a warning, when it does not come up."""
+def new_embedder(settings: Settings) -> Embedder:
+    """The configured embedder, not started yet."""
     given = settings.cache.embedder
     make = _load("embedder." + given.kind)
     embedder: Embedder = make(given.model) if given.model else make()
+    return embedder
+
+
+async def _embedder(settings: Settings, stack: AsyncExitStack) -> Embedder | None:
+    """The configured embedder; None, with a warning, when it does not come up."""
+    embedder = new_embedder(settings)
     try:
         await embedder.start()
     except CacheError as error:

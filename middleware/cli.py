@@ -10,7 +10,9 @@ from importlib.metadata import PackageNotFoundError, version
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
+    from tierway.bench.cache_rig import Setting
     from tierway.middleware.config import Settings
+    from tierway.policies.protocols import Embedder
 
     Commands = argparse._SubParsersAction[argparse.ArgumentParser]
 
@@ -205,8 +207,21 @@ def _explain(arguments: argparse.Namespace) -> int:
 def _bench(arguments: argparse.Namespace) -> int:
     from importlib import import_module
 
-    code: int = import_module(BENCHES[arguments.name]).main(arguments.arguments)
+    more = {"configured": _cache_setting} if arguments.name == "cache" else {}
+    code: int = import_module(BENCHES[arguments.name]).main(arguments.arguments, **more)
     return code
+
+
+def _cache_setting(path: str) -> tuple[Embedder, Setting]:
+    """What of a configuration file decides in the cache; raises ConfigError."""
+    from tierway.bench.cache_rig import Setting
+    from tierway.middleware.build import new_embedder
+    from tierway.middleware.config import resolve
+
+    settings = resolve(path, os.environ)
+    assert settings is not None, "a file that was named is read"
+    given = settings.cache
+    return new_embedder(settings), Setting(given.max_error_rate, given.scope == "user")
 
 
 def _settings(config: str | None) -> tuple[Settings | None, int]:

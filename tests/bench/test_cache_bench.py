@@ -14,6 +14,7 @@ from tierway.bench.cache_bench import main
 from tierway.bench.cache_rig import Setting
 from tierway.bench.labelled import pair_figures, quantiles, read_pairs, read_stream, wilson
 from tierway.cache.embedders import BuiltinEmbedder, ScriptedEmbedder
+from tierway.middleware.cli import main as tierway
 from tierway.policies.errors import ConfigError
 
 BUILTIN = BuiltinEmbedder().id
@@ -169,6 +170,39 @@ def test_a_configuration_gives_embedder_and_budget(
         == 0
     )
     assert json.loads(capsys.readouterr().out)["served"] == 4  # "my balance" too: one user's own
+
+
+def test_a_second_opinion_decides_what_is_in_doubt(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    file = write(tmp_path / "p.jsonl", PAIRS)
+    alone = run(capsys, "--pairs", file)
+    right = run(capsys, "--pairs", file, "--second-opinion", "scripted:1")
+    wrong = run(capsys, "--pairs", file, "--second-opinion", "scripted:0")
+    assert right["recall"] >= alone["recall"]
+    assert right["served_different"] == alone["served_different"] <= wrong["served_different"]
+    for bad in ("scripted:2", "gpt:0.9", "scripted"):
+        with pytest.raises(SystemExit, match="2"):
+            main(["--pairs", file, "--second-opinion", bad])
+
+
+def test_a_stream_is_swept_over_budgets(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    lines = [{"text": text, "class": "france"} for text in FRANCE[:2]]
+    file = write(tmp_path / "s.jsonl", lines)
+    found = run(capsys, "--stream", file, "--sweep", "0.02,0.1", "--second-opinion", "scripted:1")
+    assert [row["max_error_rate"] for row in found["sweep"]] == [0.02, 0.1]
+    assert found["sweep"][0]["hits"] == found["hits"] == 1
+    assert found["sweep"][1]["right"] == 1
+
+
+def test_the_command_reads_a_configuration(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    config = tmp_path / "tierway.yaml"
+    config.write_text("cache: {max_error_rate: 7}\n")
+    options = ["--pairs", write(tmp_path / "p.jsonl", []), "--config", str(config)]
+    assert tierway(["bench", "cache", *options]) == 2
+    assert "max_error_rate" in capsys.readouterr().err
 
 
 def test_a_person_reads_a_table(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
