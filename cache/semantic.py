@@ -148,10 +148,13 @@ class SemanticCache:
         source: Source,
         answer: Mapping[str, Any],
         found: Found | None,
+        *,
+        exact_only: bool = False,
     ) -> str:
         """Stores an answer: at once for exact lookups here, in the background for the rest.
 
-        Returns the entry's id. `found` is what the lookup before came to.
+        Returns the entry's id. `found` is what the lookup before came to. With `exact_only`
+        the answer is never found by meaning.
         """
         now_at = self._wall()
         entry = Entry(
@@ -173,8 +176,9 @@ class SemanticCache:
         )
         self._holding.hold(entry)
         self._holding.answers.put(entry.id, entry.answer)
-        wants_vector = self._wants_vector(call, mark)
-        self._upkeep.submit(Job(entry, wants_vector, found.vector if found else None))
+        wants_vector = not exact_only and self._wants_vector(call, mark)
+        vector = found.vector if found is not None and not exact_only else None
+        self._upkeep.submit(Job(entry, wants_vector, vector))
         return entry.id
 
     async def delete(self, entry_ids: Sequence[str]) -> int:

@@ -116,6 +116,7 @@ def cache_rules(given: CacheSettings) -> CacheRules:
             for rule in given.ttl_rules  # `time_sensitive` is the only match there is
         ),
         max_temperature=given.max_temperature,
+        store_tool_calls=given.store_tool_calls,
     )
 
 

@@ -21,7 +21,7 @@ from tierway.cache.keys import Fingerprint, Ignore, fingerprint
 from tierway.cache.lookup import Found, Hit
 from tierway.cache.replay import as_events, fast_cached_json
 from tierway.cache.semantic import SemanticCache
-from tierway.policies.cacheability import CacheRules, Plan, lookup, storable
+from tierway.policies.cacheability import CacheRules, Plan, calls_tools, lookup, storable
 from tierway.policies.context import personal
 from tierway.policies.errors import (
     BadCall,
@@ -32,7 +32,7 @@ from tierway.policies.errors import (
     UpstreamTimeout,
 )
 from tierway.policies.protocols import Answer, Clock
-from tierway.policies.types import Call, Head, Source, Trace, Usage
+from tierway.policies.types import Call, Head, Source, Trace, Usage, WireName
 from tierway.router.dispatch import Dispatcher
 from tierway.router.route import Pick, TierRouter
 
@@ -208,10 +208,22 @@ class Pipeline:
         cache = self._stage.cache
         try:
             complete = _complete(answer, body)
-            if complete is not None and storable(complete, answer.head.wire) is None:
-                cache.keep(call, look.mark, look.plan, answer.source, complete, look.found)
+            if complete is None or self._unstorable(complete, answer.head.wire):
+                return
+            cache.keep(
+                call,
+                look.mark,
+                look.plan,
+                answer.source,
+                complete,
+                look.found,
+                exact_only=calls_tools(complete),
+            )
         except Exception as error:  # border: no fault of the cache fails a request
             cache.faults.add("keep", error)
+
+    def _unstorable(self, answer: Mapping[str, Any], wire: WireName) -> str | None:
+        return storable(answer, wire, tool_calls=self._stage.rules.store_tool_calls)
 
     async def _stale(self, look: _Lookup, error: GatewayError) -> Hit | None:
         plan = look.plan

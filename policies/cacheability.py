@@ -16,6 +16,7 @@ cache_control.py, what the key of an entry is made of in cache/keys.py.
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, Literal
@@ -44,6 +45,7 @@ class CacheRules:
     ttl_s: float = 86400.0
     ttl_rules: tuple[TtlRule, ...] = ()
     max_temperature: float = 1.0
+    store_tool_calls: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,11 +91,12 @@ def lookup(call: Call, rules: CacheRules) -> Plan:
     )
 
 
-def storable(answer: Mapping[str, Any], wire: WireName) -> str | None:
+def storable(answer: Mapping[str, Any], wire: WireName, *, tool_calls: bool = False) -> str | None:
     """Why a complete OpenAI-shaped answer must not be stored, None when it may be.
 
-    Kept are finished answers of plain text. Tool calls act in the world, a refusal or an
-    answer cut short is worth asking again, several choices were asked for to differ.
+    Kept are finished answers of plain text. Tool calls act in the world, so they are kept only
+    where the operator says `tool_calls`; a refusal or an answer cut short is worth asking
+    again, several choices were asked for to differ.
     """
     if answer.get("error"):
         return "error"
@@ -104,7 +107,44 @@ def storable(answer: Mapping[str, Any], wire: WireName) -> str | None:
         return "choices"
     choice: Mapping[str, Any] = choices[0]
     said: Any = {"content": choice.get("text")} if wire == "completions" else choice.get("message")
+    if tool_calls and wire != "completions" and calls_tools(answer):
+        return _unfit_calls(said, choice.get("finish_reason"))
     return _unfit(said, choice.get("finish_reason"))
+
+
+def calls_tools(answer: Mapping[str, Any]) -> bool:
+    """Whether an answer asks for tools: such a one is never found by meaning, since another
+    wording may well want other arguments."""
+    choices = answer.get("choices")
+    if not isinstance(choices, list) or not choices or not isinstance(choices[0], Mapping):
+        return False
+    said = choices[0].get("message")
+    return isinstance(said, Mapping) and bool(said.get("tool_calls"))
+
+
+def _unfit_calls(said: Mapping[str, Any], finish: Any) -> str | None:
+    """As `_unfit`, for an answer of tool calls: whole ones of functions, with arguments."""
+    calls = said["tool_calls"]
+    whole = isinstance(calls, list) and all(map(_is_whole, calls))
+    if not whole or said.get("function_call") or said.get("audio"):
+        return "tool-calls"
+    if said.get("refusal") or finish == "content_filter":
+        return "refusal"
+    # A function that the client forced ends with "stop" in OpenAI's own API.
+    if finish not in ("tool_calls", "stop"):
+        return "unfinished"
+    return None if all(isinstance(said.get(name) or "", str) for name in _TEXTS) else "shape"
+
+
+def _is_whole(call: Any) -> bool:
+    function = call.get("function") if isinstance(call, Mapping) else None
+    if not isinstance(function, Mapping) or not call.get("id") or not function.get("name"):
+        return False
+    arguments = function.get("arguments")
+    try:
+        return isinstance(arguments, str) and isinstance(json.loads(arguments or "{}"), dict)
+    except ValueError:
+        return False
 
 
 def _unfit(said: Any, finish: Any) -> str | None:

@@ -32,7 +32,8 @@ FULL: dict[str, Any] = {
         },
         "ttl_s": 86400,
         "ttl_rules": [{"match": "time_sensitive", "ttl_s": 60}], "scope": "tenant",
-        "max_temperature": 1.0, "ignore": [{"in": "system", "regex": "Current time: .*"}],
+        "max_temperature": 1.0, "store_tool_calls": False,
+        "ignore": [{"in": "system", "regex": "Current time: .*"}],
     },
     "models": {
         "qwen-7b": {

@@ -12,6 +12,7 @@ from tierway.policies.cacheability import (
     CacheRules,
     Plan,
     TtlRule,
+    calls_tools,
     lookup,
     storable,
 )
@@ -210,6 +211,40 @@ def test_only_finished_plain_answers_are_stored(
 ) -> None:
     assert storable(given_answer, "chat") == reason
     assert storable(given_answer, "messages") == reason
+
+
+def tool_call(arguments: Any = '{"to": "Bob"}', **fields: Any) -> dict[str, Any]:
+    function = {"name": "pay", "arguments": arguments}
+    return {"id": "call_1", "type": "function", "function": function, **fields}
+
+
+@pytest.mark.parametrize(
+    ("given_answer", "reason"),
+    [
+        (answer("tool_calls", content=None, tool_calls=[tool_call(), tool_call("")]), None),
+        (answer("stop", content="I pay.", tool_calls=[tool_call()]), None),
+        (answer("length", tool_calls=[tool_call()]), "unfinished"),
+        (answer("content_filter", tool_calls=[tool_call()]), "refusal"),
+        (answer("tool_calls", tool_calls=[tool_call()], refusal="No."), "refusal"),
+        (answer("tool_calls", tool_calls=[tool_call('{"to": "B')]), "tool-calls"),
+        (answer("tool_calls", tool_calls=[tool_call("7")]), "tool-calls"),
+        (answer("tool_calls", tool_calls=[tool_call(None)]), "tool-calls"),
+        (answer("tool_calls", tool_calls=[tool_call(id="")]), "tool-calls"),
+        (answer("tool_calls", tool_calls=[tool_call(function=None, custom={})]), "tool-calls"),
+        (answer("tool_calls", tool_calls="odd"), "tool-calls"),
+        (answer("tool_calls", tool_calls=[tool_call()], content=[{}]), "shape"),
+        (answer("function_call", function_call={"name": "f"}), "tool-calls"),
+        (answer("tool_calls", content=None), "unfinished"),
+        (answer(), None),
+        ({}, "choices"),
+    ],
+)
+def test_tool_calls_are_stored_whole_and_only_on_wish(
+    given_answer: dict[str, Any], reason: str | None
+) -> None:
+    assert storable(given_answer, "chat", tool_calls=True) == reason
+    if calls_tools(given_answer):
+        assert storable(given_answer, "chat") == "tool-calls"
 
 
 def test_logprobs_are_no_reason() -> None:
