@@ -37,6 +37,7 @@ Serves = Callable[[str, Mapping[str, float]], bool]
 
 CANDIDATES = 8
 CANDIDATES_SEARCHED = 512  # so many are looked through where dead ones lie before the live
+LANGUAGES = ("en", "zh")  # those that language_of tells apart
 LARGE_PARTITION = 16_384  # from here on a search goes through FAISS, off the loop
 
 
@@ -274,6 +275,15 @@ class Lookup:
             self._faults.add("encoder-not-finite")
             return None
         return row
+
+    @property
+    def encoder(self) -> str | None:
+        return None if self._embedder is None else self._embedder.id
+
+    def languages(self) -> list[str]:
+        """The languages that the encoder is calibrated for."""
+        floor, encoder = self._equivalence.floor, self.encoder
+        return [name for name in LANGUAGES if encoder and floor(encoder, name) < math.inf]
 
     def fits(self, text: str) -> bool:
         """Whether there is an encoder, and the text fits its window."""

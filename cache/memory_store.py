@@ -95,7 +95,9 @@ class MemoryStore:
     ) -> int:
         """Deletes what meets all conditions given; without any, everything."""
         chosen = Selection(tenant, user, namespace, model, context_id, older_than_at)
-        return self._drop_matching(chosen.matcher())
+        dropped = self._drop_matching(chosen.matcher())
+        self._notes = [note for note in self._notes if not chosen.matches_note(note)]
+        return dropped
 
     async def reap(self, now_at: float) -> int:
         """Deletes what has expired at `now_at` and says how many entries that were."""

@@ -23,6 +23,7 @@ from tierway.cache.journal import Journal
 from tierway.cache.keys import Fingerprint
 from tierway.cache.lookup import Found, Hit, Limits, Lookup, Serves, is_conversation
 from tierway.cache.replay import as_stored
+from tierway.cache.store import Selection
 from tierway.cache.upkeep import Faults, Job, Upkeep
 from tierway.policies.cacheability import Plan
 from tierway.policies.equivalence import Equivalence
@@ -119,6 +120,15 @@ class SemanticCache:
         return self._upkeep.eviction.size
 
     @property
+    def encoder(self) -> str | None:
+        """The id of the encoder in use; None for an exact cache."""
+        return self._lookup.encoder
+
+    def languages(self) -> list[str]:
+        """Those in which questions are matched by meaning."""
+        return self._lookup.languages()
+
+    @property
     def counts(self) -> Counter[str]:
         """Faults by part."""
         return self.faults.counts
@@ -193,6 +203,11 @@ class SemanticCache:
         except CacheError as error:
             self.faults.add("store", error)
             raise
+
+    async def purge(self, chosen: Selection) -> int:
+        """Deletes what was chosen, here at once and everywhere within a second, whether it is
+        stored or not; how many entries went. Raises CacheError as `delete` does."""
+        return await self._upkeep.purge.run(chosen)
 
     def _wants_vector(self, call: Call, mark: Fingerprint) -> bool:
         """A conversation's partition gets vectors only once it is seen twice: most are never

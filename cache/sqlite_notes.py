@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import sqlite3
 
+from tierway.cache.store import NOTES_OF_OPERATORS, Selection
 from tierway.policies.protocols import Note
 
 _COLUMNS = "kind, tenant, user, body, at, expires_at"
@@ -33,6 +34,17 @@ def read(db: sqlite3.Connection, since: int, limit: int, now_at: float) -> list[
             _READ, (start, now_at, limit)
         )
     ]
+
+
+def erase(db: sqlite3.Connection, chosen: Selection) -> None:
+    """Deletes the notes of a tenant or a user, or all but the operators' own."""
+    spared = ", ".join("?" * len(NOTES_OF_OPERATORS))
+    conditions = [f"kind NOT IN ({spared})", *(f"{name} = ?" for name in chosen.equals())]
+    values: list[str | float] = [*NOTES_OF_OPERATORS, *chosen.equals().values()]
+    if chosen.older_than_at is not None:
+        conditions.append("at < ?")
+        values.append(chosen.older_than_at)
+    db.execute(f"DELETE FROM notes WHERE {' AND '.join(conditions)}", values)
 
 
 def reap(db: sqlite3.Connection, now_at: float, kept: int) -> None:

@@ -135,7 +135,10 @@ class SqliteStore:
         if older_than_at is not None:
             conditions.append("created_at < ?")
             values.append(older_than_at)
-        return await self._drop_where(" AND ".join(conditions) or "TRUE", values)
+        dropped = await self._drop_where(" AND ".join(conditions) or "TRUE", values)
+        if chosen.notes_too:
+            await self._write.run(lambda db: sqlite_notes.erase(db, chosen))
+        return dropped
 
     async def reap(self, now_at: float) -> int:
         """Deletes what has expired at `now_at` and says how many entries that were.

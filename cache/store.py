@@ -22,14 +22,18 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Any
 
-from tierway.policies.protocols import Change, Entry
+from tierway.policies.protocols import Change, Entry, Note
 
 ENTRY_BYTES = 512
 """What an entry takes beside its texts and its vector: names, digests, log, search trees."""
 
 TOMBSTONES_KEPT = 10_000
 """Deletions a follower may sleep through before it needs a full listing; about 1 MB."""
+
+NOTES_OF_OPERATORS = ("purge", "switch")
+"""Kinds of notes that hold nothing of anybody, and that a purge leaves."""
 
 LINES_PER_CUT = 1_000
 """Lines moved, or entries deleted, in one transaction: a few milliseconds, so that a purge
@@ -49,6 +53,25 @@ class Selection:
     model: str | None = None
     context_id: str | None = None
     older_than_at: float | None = None
+
+    def given(self) -> dict[str, Any]:
+        """The conditions there are, as `delete_where` takes them."""
+        bound = {} if self.older_than_at is None else {"older_than_at": self.older_than_at}
+        return {**self.equals(), **bound}
+
+    @property
+    def notes_too(self) -> bool:
+        """Whether notes can meet the conditions: they have a tenant, a user and an age."""
+        return self.namespace is None and self.model is None and self.context_id is None
+
+    def matches_note(self, note: Note) -> bool:
+        return (
+            self.notes_too
+            and note.kind not in NOTES_OF_OPERATORS
+            and (self.tenant is None or note.tenant == self.tenant)
+            and (self.user is None or note.user == self.user)
+            and (self.older_than_at is None or note.at < self.older_than_at)
+        )
 
     def equals(self) -> dict[str, str]:
         """The exact conditions, by the name of the Entry's field."""

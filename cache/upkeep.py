@@ -20,7 +20,9 @@ from tierway.cache.entry_table import Held
 from tierway.cache.eviction import LOOK_EVERY_S, Eviction
 from tierway.cache.holding import Holding
 from tierway.cache.journal import Journal
+from tierway.cache.purge import Purge
 from tierway.cache.store import is_reset
+from tierway.cache.unsaved import Unsaved
 from tierway.policies.errors import CacheError
 from tierway.policies.protocols import CacheStore, Change, Clock, Embedder, Entry
 
@@ -77,6 +79,8 @@ class Upkeep:
         self._encode_deadline_s = encode_deadline_s
         self.journal = Journal(store, wall, faults.add)
         self.eviction = Eviction(store, wall, max_bytes=store_bytes)
+        self.unsaved = Unsaved(holding)
+        self.purge = Purge(store, self.unsaved, self.journal, self.follow, faults.add)
         self._queue: asyncio.Queue[Job] = asyncio.Queue()
         self._tasks: list[asyncio.Task[None]] = []
         self._sequence = 0
@@ -104,11 +108,13 @@ class Upkeep:
         for task in self._tasks:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
+        await self.purge.aclose()
         self._tasks = []
 
     def submit(self, job: Job) -> None:
         """Queues a job. With too many waiting it is dropped, counted: the entry stays in
         memory, and a store or encoder that hangs does not fill it."""
+        self.unsaved.add(job.entry)
         if self._queue.qsize() >= QUEUED_AT_MOST:
             self._faults.add("queue-full")
         else:
@@ -177,6 +183,7 @@ class Upkeep:
         for job, vector in zip(jobs, vectors, strict=True):
             entry, held = job.entry, self._holding.by_id(job.entry.id)
             if held is None:
+                self.unsaved.remove(entry.id)
                 continue  # deleted or replaced meanwhile
             if vector is not None and self._embedder is not None:
                 self._attach(held, vector)
@@ -184,6 +191,7 @@ class Upkeep:
                 entry = replace(entry, encoder=self._embedder.id, vector=raw)
             try:
                 await self._store.put(entry)
+                self.unsaved.remove(entry.id)
             except CacheError as error:
                 self._faults.add("store", error)
 

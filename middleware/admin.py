@@ -13,6 +13,7 @@ from fastapi import Depends, FastAPI, Request, Response
 from fastapi.responses import JSONResponse
 from pydantic import BaseModel, ConfigDict
 
+from tierway.middleware.admin_cache import add_cache_calls
 from tierway.middleware.explain import explain
 from tierway.middleware.reply import openai_error
 from tierway.middleware.tenants import bearer
@@ -63,6 +64,7 @@ def create_admin_app(gateway: Gateway) -> FastAPI:
     _add_handlers(app)
     _add_reads(app, parts, needs)
     _add_switches(app, parts, needs)
+    add_cache_calls(app, parts, needs)
     return app
 
 

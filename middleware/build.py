@@ -31,6 +31,7 @@ from tierway.middleware.logs import log_request
 from tierway.middleware.metrics import Metrics
 from tierway.middleware.parts import AdminKeys, Parts
 from tierway.middleware.pipeline import CacheStage, Pipeline
+from tierway.middleware.switches import CacheSwitch
 from tierway.middleware.tenants import Tenants
 from tierway.policies.complexity import LexicalClassifier
 from tierway.policies.equivalence import Equivalence
@@ -130,7 +131,7 @@ async def _assemble(
         tiers, LexicalClassifier(), fleet, rules=catalog.route_rules(settings), draw=random.random
     )
     opinion = await _opinion(settings, dispatcher, tiers, stack) if live else None
-    stage = await _cache_stage(settings, environ, stack, opinion)
+    stage, switch = await _cache_stage(settings, environ, stack, opinion)
     pipeline = Pipeline(router, dispatcher, stage, clock=clock)
     if live:
         for upstream in dispatcher.upstreams.values():
@@ -157,6 +158,7 @@ async def _assemble(
         tiers=tiers,
         holder=holder,
         stage=stage,
+        switch=switch,
         metrics=metrics,
         tenants=edge.tenants,
         admin_keys=_admin_keys(settings, environ),
@@ -232,7 +234,7 @@ async def _cache_stage(
     environ: Mapping[str, str],
     stack: AsyncExitStack,
     opinion: SecondOpinion | None,
-) -> CacheStage:
+) -> tuple[CacheStage, CacheSwitch]:
     given = settings.cache
     embedder = None
     if given.mode != "off":
@@ -252,15 +254,21 @@ async def _cache_stage(
         opinion=opinion,
         opinion_rules=catalog.opinion_rules(given.second_opinion),
     )
-    await cache.start()
-    stack.push_async_callback(cache.aclose)
-    return CacheStage(
+    stage = CacheStage(
         cache,
         catalog.cache_rules(given),
         ignore=tuple(Ignore(rule.part, re.compile(rule.regex)) for rule in given.ignore),
         serve_stale="stale_cache" in settings.degrade,
         store=kind,
     )
+    switch = CacheSwitch(stage, cache.journal)
+    await cache.start()
+    stack.push_async_callback(cache.aclose)
+    if stage.rules.mode != given.mode:
+        logger.warning(
+            "cache.mode is %s by an admin call, not %s as configured", stage.rules.mode, given.mode
+        )
+    return stage, switch
 
 
 def make_store(settings: Settings, environ: Mapping[str, str], faults: Faults) -> CacheStore:

@@ -6,6 +6,7 @@ from constants, never from a request's text. Buckets are vLLM's, so dashboards c
 
 from __future__ import annotations
 
+from collections import Counter as Tally
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
@@ -40,6 +41,8 @@ class Metrics:
         policy_version: Callable[[], int],
     ) -> None:
         registry = self._registry = CollectorRegistry()
+        self.results: Tally[str] = Tally()
+        """Requests by what the cache did, since the start."""
         self._children: dict[tuple[Any, tuple[str, ...]], Any] = {}
         self._make_counters(registry)
         self._make_histograms(registry)
@@ -81,6 +84,7 @@ class Metrics:
         """The hook: one finished request."""
         self._child(self._requests, trace.wire, trace.tier, trace.outcome).inc()
         self._child(self._lookups, trace.cache).inc()
+        self.results[trace.cache] += 1
         if trace.second_opinion:
             self._child(self._opinions, trace.second_opinion).inc()
         if trace.duration_s is not None:

@@ -13,6 +13,7 @@ from tierway.middleware.edge import Edge
 from tierway.middleware.metrics import Metrics
 from tierway.middleware.pipeline import CacheStage, Pipeline
 from tierway.middleware.reply import openai_error
+from tierway.middleware.switches import CacheSwitch
 from tierway.middleware.tenants import Tenants
 from tierway.policies.types import ReplicaView, Tier
 from tierway.router.dispatch import Dispatcher, PolicyHolder
@@ -45,6 +46,7 @@ class Parts:
     tiers: Sequence[Tier]
     holder: PolicyHolder
     stage: CacheStage
+    switch: CacheSwitch
     metrics: Metrics
     tenants: Tenants
     admin_keys: AdminKeys
@@ -77,14 +79,26 @@ class Parts:
         policies = self.holder.current
         return {
             "tiers": {tier.name: self._tier_state(tier) for tier in self.tiers},
-            "cache": {
-                "mode": self.settings.cache.mode,
-                "entries": len(self.stage.cache),
-                "faults": dict(self.stage.cache.counts),
-                "flights": len(self.pipeline.flights),
-            },
+            "cache": self._cache_state(),
             "tenants": [tenant.name for tenant in self.settings.tenants],
             "policies": {"version": policies.version, "llm_aware": policies.llm_aware},
+        }
+
+    def _cache_state(self) -> dict[str, Any]:
+        """`entries` are those held here, `bytes` what the store takes, as of seconds ago."""
+        stage, cache = self.stage, self.stage.cache
+        return {
+            "mode": stage.rules.mode,
+            "configured_mode": self.settings.cache.mode,
+            "version": self.switch.version,
+            "store": stage.store,
+            "entries": len(cache),
+            "bytes": cache.size.bytes if cache.size else None,
+            "results": dict(self.metrics.results),
+            "encoder": cache.encoder,
+            "languages": cache.languages(),
+            "faults": dict(cache.counts),
+            "flights": len(self.pipeline.flights),
         }
 
     def _tier_state(self, tier: Tier) -> dict[str, Any]:

@@ -23,7 +23,7 @@ from tierway.cache.sqlite_schema import ADDITIONS
 from tierway.cache.sqlite_store import SqliteStore
 from tierway.cache.store import ENTRY_BYTES, is_reset
 from tierway.policies.errors import CacheError
-from tierway.policies.protocols import CacheStore, Change, Entry, StoreSize
+from tierway.policies.protocols import CacheStore, Change, Entry, Note, StoreSize
 
 Store = SqliteStore | MemoryStore
 Make = Callable[[int], Store]
@@ -191,6 +191,44 @@ def test_delete_where(make: Make, chosen: dict[str, object], left: set[str]) -> 
         await store.put(entry(3, namespace="docs"))
         assert await store.delete_where(**chosen) == 4 - len(left)  # type: ignore[arg-type]  # mixed values
         assert set(fold(await follow(store))) == left
+
+    run(make, body)
+
+
+def marks(*owners: tuple[str, str, str]) -> list[Note]:
+    return [
+        Note(kind, tenant, user, {"n": at}, 1000.0 + at, 9e9)
+        for at, (kind, tenant, user) in enumerate(owners)
+    ]
+
+
+@pytest.mark.parametrize(
+    ("chosen", "left"),
+    [
+        ({"tenant": "acme"}, [2, 3]),
+        ({"user": "u1"}, [1, 2, 3]),
+        ({"tenant": "acme", "user": "u2"}, [0, 2, 3]),
+        ({"older_than_at": 1001.0}, [1, 2, 3]),
+        ({}, [3]),
+        ({"tenant": "acme", "namespace": ""}, [0, 1, 2, 3]),
+        ({"model": "m"}, [0, 1, 2, 3]),
+    ],
+)
+def test_delete_where_erases_the_notes_of_a_tenant_or_user(
+    make: Make, chosen: dict[str, object], left: list[int]
+) -> None:
+    owners = (
+        ("mark", "acme", "u1"),
+        ("mark", "acme", "u2"),
+        ("mark", "other", ""),
+        ("switch", "", ""),
+    )
+
+    async def body(store: Store) -> None:
+        for note in marks(*owners):
+            await store.note(note)
+        await store.delete_where(**chosen)  # type: ignore[arg-type]  # mixed values
+        assert [note.body["n"] for note in await store.notes(0)] == left
 
     run(make, body)
 

@@ -2,80 +2,16 @@
 
 from __future__ import annotations
 
-import asyncio
-from collections.abc import Callable, Coroutine
-from dataclasses import dataclass
 from typing import Any
 
-import httpx
 import orjson
 import pytest
+from admins import FIRST, SECOND, Admin, run
 from fakes import completion, make_call
 
 from tierway.cache.keys import fingerprint
-from tierway.middleware.admin import create_admin_app
-from tierway.middleware.build import build
-from tierway.middleware.parts import Parts
 from tierway.policies.cacheability import CacheRules, lookup
 from tierway.policies.types import Source
-
-CONFIG: dict[str, Any] = {
-    "cache": {"mode": "off"},
-    "models": {
-        "m": {
-            "tier": "small",
-            "served_name": "served",
-            "replicas": [{"url": "http://a:1", "gpu": "a10"}, {"url": "http://b:1/pool"}],
-        }
-    },
-    "tiers": {"small": {"policy": "round_robin"}, "large": {"class": "175b"}},
-    "admin": {
-        "keys": [{"key_env": f"{role.upper()}_KEY", "role": role} for role in ("read", "operate")]
-    },
-    "tenants": [{"name": "acme", "key_env": "ACME_KEY"}],
-}
-ENVIRON = {"READ_KEY": "k-read", "OPERATE_KEY": "k-operate", "ACME_KEY": "sk-acme"}
-FIRST, SECOND = "m@a:1", "m@b:1/pool"
-
-
-@dataclass
-class Admin:
-    """The admin application before parts that were built and not started; `http` may operate."""
-
-    parts: Parts
-    http: httpx.AsyncClient
-
-    async def state(self) -> dict[str, Any]:
-        answer = await self.http.get("/admin/state")
-        assert answer.status_code == 200
-        found: dict[str, Any] = answer.json()
-        return found
-
-    async def version(self) -> int:
-        return int((await self.state())["policies"]["version"])
-
-
-@dataclass
-class _Holder:
-    parts: Parts
-
-
-def run(test: Callable[[Admin], Coroutine[Any, Any, None]]) -> None:
-    async def main() -> None:
-        parts = await build(CONFIG, ENVIRON, live=False)
-        app = create_admin_app(_Holder(parts))  # type: ignore[arg-type]  # `parts` is all it uses
-        transport = httpx.ASGITransport(app)
-        headers = {"authorization": "Bearer k-operate"}
-        async with httpx.AsyncClient(
-            transport=transport, base_url="http://admin", headers=headers
-        ) as http:
-            try:
-                await asyncio.wait_for(test(Admin(parts, http)), 20)
-            finally:
-                await parts.aclose()
-
-    asyncio.run(main())
-
 
 CALLS = [
     ("GET", "/admin/state", "read"),
@@ -85,6 +21,8 @@ CALLS = [
     ("POST", f"/admin/replicas/{FIRST}/drain", "operate"),
     ("POST", f"/admin/replicas/{FIRST}/undrain", "operate"),
     ("DELETE", "/admin/cache/e_1", "operate"),
+    ("DELETE", "/admin/cache?all=true", "operate"),
+    ("PUT", "/admin/cache", "operate"),
 ]
 
 
@@ -131,7 +69,19 @@ def test_the_state_shows_tiers_replicas_cache_and_tenants() -> None:
         assert (first["gpu"], first["breaker"], first["facts_age_s"]) == ("a10", "closed", None)
         assert (second["id"], second["available"]) == (SECOND, True)
         assert state["tiers"]["large"]["replicas"] == []
-        assert state["cache"] == {"mode": "off", "entries": 0, "faults": {}, "flights": 0}
+        assert state["cache"] == {
+            "mode": "off",
+            "configured_mode": "off",
+            "version": 1,
+            "store": "memory",
+            "entries": 0,
+            "bytes": 0,
+            "results": {},
+            "encoder": None,
+            "languages": [],
+            "faults": {},
+            "flights": 0,
+        }
         assert state["tenants"] == ["acme"]
         assert state["policies"] == {"version": 1, "llm_aware": True}
         assert "k-read" not in orjson.dumps(state).decode()
