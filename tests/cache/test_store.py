@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import asyncio
 import os
+import random
 import signal
 import sqlite3
 import stat
 import subprocess
 import sys
 import textwrap
+import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from contextlib import asynccontextmanager, closing
 from dataclasses import replace
@@ -17,15 +19,18 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 
 import pytest
+from datastores import Server, redis_server
 
 from tierway.cache.memory_store import MemoryStore
+from tierway.cache.redis_link import RedisLink
+from tierway.cache.redis_store import RedisStore
 from tierway.cache.sqlite_schema import ADDITIONS
 from tierway.cache.sqlite_store import SqliteStore
 from tierway.cache.store import ENTRY_BYTES, is_reset
 from tierway.policies.errors import CacheError
 from tierway.policies.protocols import CacheStore, Change, Entry, Note, StoreSize
 
-Store = SqliteStore | MemoryStore
+Store = SqliteStore | MemoryStore | RedisStore
 Make = Callable[[int], Store]
 
 
@@ -92,10 +97,24 @@ def run(make: Make, body: Callable[[Store], Awaitable[None]], kept: int = 10_000
     asyncio.run(main())
 
 
-@pytest.fixture(params=["sqlite", "memory"])
+@pytest.fixture(scope="module")
+def redis(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
+    with redis_server(tmp_path_factory.mktemp("redis")) as server:
+        yield server
+
+
+@pytest.fixture(params=["sqlite", "memory", "redis"])
 def make(request: pytest.FixtureRequest, tmp_path: Path) -> Make:
     if request.param == "memory":
         return lambda kept: MemoryStore(tombstones_kept=kept)
+    if request.param == "redis":
+        server = request.getfixturevalue("redis")
+        return lambda kept: RedisStore(
+            RedisLink(server.url, clock=time.monotonic, draw=random.random),
+            wall=lambda: 0.0,
+            name=tmp_path.name,
+            tombstones_kept=kept,
+        )
     return lambda kept: SqliteStore(tmp_path / "deep" / "cache.db", tombstones_kept=kept)
 
 
