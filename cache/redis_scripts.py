@@ -14,7 +14,8 @@ another one share the server without meeting. Two sorts of keys:
     expiry   zset    entry id -> when it expires
     used     zset    entry id -> when it was last used
     trash    hash    entry id -> row, of deleted entries whose text may still be there
-    notes    stream  the journal; note_expiry: zset, sequence number -> when it expires
+    notes    stream  the journal; note_expiry: zset, sequence number -> when it expires;
+                     note_count: hash, how many of each kind and tenant (a JSON list)
 
 Sequence numbers are microseconds of the server's clock, or one more than the last: a ledger
 that was lost and begun anew, or that fell back to an older state, goes on above every number
@@ -25,7 +26,7 @@ from __future__ import annotations
 
 PREFIX = "tierway:cache:v1"
 LEDGER = ("meta", "log", "live", "exact", "expiry", "used", "trash")
-JOURNAL = ("meta", "notes", "note_expiry")
+JOURNAL = ("meta", "notes", "note_expiry", "note_count")
 
 _NUMBER = """
 local function number(field)
@@ -177,17 +178,29 @@ NOTE = (
     + """
 local sequence = number('note_sequence')
 redis.call('XADD', KEYS[2], sequence .. '-0', 'kind', ARGV[1], 'tenant', ARGV[2],
-  'user', ARGV[3], 'body', ARGV[4], 'at', ARGV[5], 'expires_at', ARGV[6])
+  'user', ARGV[3], 'body', ARGV[4], 'at', ARGV[5], 'expires_at', ARGV[6], 'group', ARGV[7])
 redis.call('ZADD', KEYS[3], ARGV[6], sequence)
+redis.call('HINCRBY', KEYS[4], ARGV[7], 1)
 return sequence
 """
 )
-"""kind, tenant, user, body, at, expires_at -> the note's number."""
+"""kind, tenant, user, body, at, expires_at, group -> the note's number."""
 
 DROP_NOTES = """
 local dropped = 0
 for _, sequence in ipairs(ARGV) do
-  dropped = dropped + redis.call('XDEL', KEYS[2], sequence .. '-0')
+  local id = sequence .. '-0'
+  local found = redis.call('XRANGE', KEYS[2], id, id)
+  if #found == 1 then
+    local fields = found[1][2]
+    for at = 1, #fields, 2 do
+      if fields[at] == 'group' and redis.call('HINCRBY', KEYS[4], fields[at + 1], -1) < 1 then
+        redis.call('HDEL', KEYS[4], fields[at + 1])
+      end
+    end
+    redis.call('XDEL', KEYS[2], id)
+    dropped = dropped + 1
+  end
   redis.call('ZREM', KEYS[3], sequence)
 end
 return dropped

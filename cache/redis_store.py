@@ -25,10 +25,18 @@ from typing import Protocol, TypeVar
 from tierway.cache.redis_codec import Gone, gone_of, packed, selects, unpacked
 from tierway.cache.redis_ledger import Line, RedisLedger
 from tierway.cache.redis_link import Command, RedisLink
+from tierway.cache.redis_notes import RedisNotes
 from tierway.cache.redis_scripts import Keys
-from tierway.cache.store import LINES_PER_CUT, TOMBSTONES_KEPT, Selection, reset, start_of
+from tierway.cache.store import (
+    LINES_PER_CUT,
+    NOTES_KEPT,
+    TOMBSTONES_KEPT,
+    Selection,
+    reset,
+    start_of,
+)
 from tierway.policies.errors import CacheError
-from tierway.policies.protocols import Change, Clock, Entry
+from tierway.policies.protocols import Change, Clock, Entry, Note
 
 logger = logging.getLogger(__name__)
 
@@ -64,6 +72,7 @@ class RedisStore:
         grace_s: float = 3600.0,
         name: str = "main",
         tombstones_kept: int = TOMBSTONES_KEPT,
+        notes_kept: int = NOTES_KEPT,
         vectors: Vectors | None = None,
     ) -> None:
         if tombstones_kept < 0:
@@ -71,7 +80,8 @@ class RedisStore:
         self._link, self._wall, self._grace_s = link, wall, grace_s
         self._keys = Keys(name)
         self._ledger = RedisLedger(link, self._keys)
-        self._kept = tombstones_kept
+        self._journal = RedisNotes(link, self._keys)
+        self._kept, self._notes_kept = tombstones_kept, notes_kept
         self._vectors = vectors
         self._state = "not started"
         self._looked_to = 0
@@ -174,6 +184,7 @@ class RedisStore:
         deleted = 0
         while part := await self._ledger.bury_expired(now_at):
             deleted += await self._clear(part)
+        await self._journal.reap(now_at, self._notes_kept)
         await self._empty_trash()
         await self._look_for_lost()
         await self._cut()
@@ -207,6 +218,14 @@ class RedisStore:
             return await self._listed(lines)
         _, _, lines = await self._ledger.lines(start, max(0, limit - 1))
         return [reset(start), *await self._listed(lines)]
+
+    async def note(self, note: Note) -> int:
+        self._check()
+        return await self._journal.write(note)
+
+    async def notes(self, since: int, limit: int = 1000) -> list[Note]:
+        self._check()
+        return await self._journal.read(since, limit, self._wall())
 
     async def _listed(self, lines: Sequence[Line]) -> list[Change]:
         """The changes that the lines stand for. A living line without its text is told as the

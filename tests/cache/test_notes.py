@@ -3,32 +3,51 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable
+import random
+import time
+from collections.abc import Awaitable, Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
+from datastores import Server, redis_server
 from fakes import FakeClock
 
 from tierway.cache.holding import Holding
 from tierway.cache.index import Arena
 from tierway.cache.journal import Journal
 from tierway.cache.memory_store import MemoryStore
+from tierway.cache.redis_link import RedisLink
+from tierway.cache.redis_store import RedisStore
 from tierway.cache.sqlite_store import SqliteStore
 from tierway.cache.upkeep import Faults, Upkeep
 from tierway.policies.errors import CacheError
 from tierway.policies.protocols import Note
 
-Store = SqliteStore | MemoryStore
+Store = SqliteStore | MemoryStore | RedisStore
 Make = Callable[[FakeClock], Store]
 FIRST = Note("mark", "acme", "u1", {"correct": True, "问": ["答", 0.5]}, 1000.0, 2000.0)
 
 
-@pytest.fixture(params=["sqlite", "memory"])
+@pytest.fixture(scope="module")
+def redis(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
+    with redis_server(tmp_path_factory.mktemp("redis")) as server:
+        yield server
+
+
+@pytest.fixture(params=["sqlite", "memory", "redis"])
 def make(request: pytest.FixtureRequest, tmp_path: Path) -> Make:
     if request.param == "memory":
         return lambda wall: MemoryStore(wall=wall, notes_kept=3)
+    if request.param == "redis":
+        server = request.getfixturevalue("redis")
+
+        def made(wall: FakeClock) -> Store:
+            link = RedisLink(server.url, clock=time.monotonic, draw=random.random)
+            return RedisStore(link, wall=wall, name=tmp_path.name, notes_kept=3)
+
+        return made
     return lambda wall: SqliteStore(tmp_path / "cache.db", wall=wall, notes_kept=3)
 
 
