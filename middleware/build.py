@@ -21,7 +21,7 @@ from tierway.cache.keys import Ignore
 from tierway.cache.lookup import Limits
 from tierway.cache.sealing import Key, Sealer
 from tierway.cache.semantic import SemanticCache
-from tierway.cache.upkeep import Faults
+from tierway.cache.upkeep import STALE_GRACE_S, Faults
 from tierway.middleware import catalog
 from tierway.middleware import config as configuration
 from tierway.middleware.config import Settings, read_secret
@@ -53,6 +53,8 @@ logger = logging.getLogger(__name__)
 CLASSES: Mapping[str, str] = {
     "store.sqlite": "tierway.cache.sqlite_store:SqliteStore",
     "store.memory": "tierway.cache.memory_store:MemoryStore",
+    "store.redis": "tierway.cache.redis_store:RedisStore",
+    "link.redis": "tierway.cache.redis_link:RedisLink",
     "store.sealed": "tierway.cache.sealed_store:SealedStore",
     "index.faiss": "tierway.cache.index:Arena",
     "embedder.builtin": "tierway.cache.embedders:BuiltinEmbedder",
@@ -274,12 +276,31 @@ async def _cache_stage(
 def make_store(settings: Settings, environ: Mapping[str, str], faults: Faults) -> CacheStore:
     """The configured store, sealed where a key is named; not started."""
     given = settings.cache.store
-    arguments = (given.path,) if given.kind == "sqlite" else ()
-    store: CacheStore = _load("store." + given.kind)(*arguments)
+    store = _bare_store(settings, environ)
     names = [name for name in (given.key_env, given.old_key_env) if name]
     if names:
         sealer = Sealer([_store_key(name, environ) for name in names])
         store = _load("store.sealed")(store, sealer, faults.add)
+    return store
+
+
+def _bare_store(settings: Settings, environ: Mapping[str, str]) -> CacheStore:
+    given = settings.cache.store
+    make = _load("store." + given.kind)
+    store: CacheStore
+    if given.kind == "sqlite":
+        store = make(given.path)
+    elif given.kind == "redis":
+        link = _load("link.redis")(
+            given.url,
+            password=environ.get(given.password_env or ""),
+            timeout_s=given.timeout_s,
+            clock=time.monotonic,
+            draw=random.random,
+        )
+        store = make(link, wall=time.time, grace_s=STALE_GRACE_S)
+    else:
+        store = make()
     return store
 
 

@@ -6,6 +6,7 @@ from collections import Counter
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 
+from tierway.cache.redis_link import parse_address as redis_address
 from tierway.cache.sealing import read_key
 from tierway.middleware.config_source import ADMIN_KEY, env_names
 from tierway.middleware.config_text import Fault, Key, dotted
@@ -52,6 +53,7 @@ def _cache_faults(cache: CacheSettings) -> Iterator[Fault]:
     if cache.store.old_key_env is not None and cache.store.key_env is None:
         text = "goes with key_env, which seals; this one only opens what is there"
         yield Fault(("cache", "store", "old_key_env"), text, cache.store.old_key_env)
+    yield from _store_faults(cache)
     if len({rule.match for rule in cache.ttl_rules}) < len(cache.ttl_rules):
         yield Fault(("cache", "ttl_rules"), "each match at most once")
 
@@ -73,6 +75,22 @@ def _opinion_faults(tree: SettingsTree) -> Iterator[Fault]:
 def _has_judge(tier: str, tree: SettingsTree) -> bool:
     models = [model for model in tree.models.values() if model.tier == tier]
     return any(model.kind == "chat" and model.replicas for model in models)
+
+
+def _store_faults(cache: CacheSettings) -> Iterator[Fault]:
+    store, path = cache.store, ("cache", "store")
+    check = {"redis": redis_address}.get(store.kind)
+    if check is None:
+        for name in ("url", "password_env"):
+            if getattr(store, name) is not None:
+                yield Fault((*path, name), f"does not go with kind: {store.kind}")
+    elif store.url is None:
+        yield Fault((*path, "url"), f"is required with kind: {store.kind}")
+    else:
+        try:
+            check(store.url)
+        except ValueError as error:
+            yield Fault((*path, "url"), str(error))
 
 
 def _model_faults(name: str, model: ModelSettings, tree: SettingsTree) -> Iterator[Fault]:
@@ -153,6 +171,9 @@ def secret_faults(tree: SettingsTree, environ: Mapping[str, str]) -> Iterator[Fa
                 (*path, which), f"has the same key as {owners[secret]}", getattr(ref, which)
             )
     yield from _store_key_faults(tree.cache, environ)
+    password_env = tree.cache.store.password_env
+    if password_env is not None and not environ.get(password_env):
+        yield _missing(("cache", "store", "password_env"), password_env)
     for place, name in env_names(tree.model_dump(mode="json", by_alias=True)["models"]):
         if place[-1] == "api_key_env" and not environ.get(name):
             yield _missing(("models", *place), name)

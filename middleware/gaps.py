@@ -30,7 +30,7 @@ GAPS = (
     Gap("state.backend", ("redis",)),
     Gap("cache.embedder.kind", ("openai",)),
     Gap("cache.index.kind", ("redis",)),
-    Gap("cache.store.kind", ("redis", "memcached")),
+    Gap("cache.store.kind", ("memcached",)),
     Gap("models.*.kind", ("rerank",)),
     Gap("models.*.replicas.*.telemetry", warning="not read in this version"),
     Gap("tiers.*.policy", _AWARE_LATER),

@@ -105,6 +105,10 @@ class StoreSettings(Section):
     max_bytes: Annotated[Count, Field(ge=2**20)] = Field(
         default_factory=lambda data: MEMORY_BYTES if data.get("kind") == "memory" else 2**32
     )
+    url: Text | None = None  # of redis and memcached
+    password_env: EnvName | None = None  # a server in a private network mostly wants none
+    # Two hundred round trips inside a data centre; a request waits no longer for the store.
+    timeout_s: Seconds = 0.25
 
 
 class SecondOpinionSettings(Section):
