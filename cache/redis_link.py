@@ -70,6 +70,7 @@ class RedisLink:
         self.timeout_s, self.patience_s = timeout_s, max(timeout_s, patience_s)
         self._gate = Backoff(clock=clock, draw=draw, probe_s=self.patience_s)
         self._client: Any = None
+        self._reason = ""
 
     @property
     def name(self) -> str:
@@ -143,18 +144,15 @@ class RedisLink:
         if self._client is None:
             raise CacheError(f"The connection to Redis at {self.name} is not open.")
         if not self._gate.admits():
-            raise CacheError(
-                f"Redis at {self.name} is away; it is tried again in {self._gate.wait_s:.1f} s."
-            )
+            again = f"it is tried again in {self._gate.wait_s:.1f} s"
+            raise CacheError(f"Redis at {self.name} is away ({self._reason}); {again}.")
         limit_s = self.patience_s if within_s is None else within_s
         try:
             async with asyncio.timeout(limit_s), self._slots:
                 result = await action(self._client)
         except TimeoutError as error:
-            self._gate.failed()
-            raise CacheError(
-                f"Redis at {self.name} did not answer within {limit_s:g} s."
-            ) from error
+            self._failed(f"no answer within {limit_s:g} s")
+            raise CacheError(f"Redis at {self.name} is away: {self._reason}") from error
         except Exception as error:
             raise self._named(error) from error
         self._gate.succeeded()
@@ -171,8 +169,12 @@ class RedisLink:
         ):
             self._gate.succeeded()  # it answers, though it refuses
             return CacheError(f"Redis at {self.name} refuses: {error}")
+        self._failed(str(error) or type(error).__name__)
+        return CacheError(f"Redis at {self.name} is away: {self._reason}")
+
+    def _failed(self, reason: str) -> None:
         self._gate.failed()
-        return CacheError(f"Redis at {self.name} is away: {error or type(error).__name__}")
+        self._reason = reason.rstrip(".")
 
     @property
     def _port(self) -> int:
