@@ -17,7 +17,7 @@ from typing import Any
 
 import orjson
 
-from tierway.cache.store import Selection
+from tierway.cache.store import Selection, bytes_of
 from tierway.policies.errors import CacheError
 from tierway.policies.protocols import Entry
 
@@ -25,9 +25,6 @@ _APART = ("vector", "answer")
 _DIGESTS = ("exact", "partition")
 _FIELDS = {field.name: field for field in fields(Entry)}
 _ROW = struct.Struct(">16s16sI")
-_OVERHEAD = 700
-"""Bytes of an entry beside its texts, in the ledger and in Redis's own tables (measured with
-MEMORY USAGE: 560 to 720)."""
 
 
 def packed(entry: Entry) -> tuple[bytes, bytes, bytes]:
@@ -68,12 +65,6 @@ def _optional(name: str) -> bool:
     return field.default is not MISSING or field.default_factory is not MISSING
 
 
-def stored_bytes(entry: Entry) -> int:
-    """What an entry costs, about."""
-    texts = len(entry.question.encode()) + len(entry.answer) + len(entry.vector or b"")
-    return texts + _OVERHEAD
-
-
 @dataclass(frozen=True, slots=True)
 class Gone:
     """An entry that was deleted: where its vector is."""
@@ -93,7 +84,7 @@ def row_of(entry: Entry) -> bytes:
         "created_at": entry.created_at,
         "encoder": entry.encoder,
     }
-    return _ROW.pack(entry.exact, entry.partition, stored_bytes(entry)) + orjson.dumps(owner)
+    return _ROW.pack(entry.exact, entry.partition, bytes_of(entry)) + orjson.dumps(owner)
 
 
 def gone_of(entry_id: str, row: bytes) -> Gone:

@@ -14,7 +14,7 @@ from tierway.cache import redis_scripts as scripts
 from tierway.cache.redis_codec import Gone, gone_of, row_of
 from tierway.cache.redis_link import Part, RedisLink
 from tierway.cache.store import LINES_PER_CUT
-from tierway.policies.protocols import Entry
+from tierway.policies.protocols import Entry, StoreSize
 
 Line = tuple[str, int, bool]
 """Entry id, sequence number, whether it lives."""
@@ -24,9 +24,9 @@ class RedisLedger:
     def __init__(self, link: RedisLink, keys: scripts.Keys) -> None:
         self._link, self._keys = link, keys
 
-    async def put(self, entry: Entry, now_at: float) -> tuple[int, list[Gone]]:
+    async def put(self, entry: Entry) -> tuple[int, list[Gone]]:
         """The number of the entry's line, and what it replaced."""
-        arguments = (entry.id, row_of(entry), entry.expires_at, now_at)
+        arguments = (entry.id, row_of(entry), entry.expires_at, entry.created_at)
         sequence, gone = await self._run(scripts.PUT, *arguments)
         return int(sequence), _gone(gone)
 
@@ -85,8 +85,11 @@ class RedisLedger:
     async def count(self) -> int:
         return int(await self._link.command("HLEN", self._keys.part("live")))
 
-    async def total_bytes(self) -> int:
-        return int(await self._link.command("HGET", self._keys.part("meta"), "bytes") or 0)
+    async def size(self) -> StoreSize:
+        entries, total = await self._link.pipeline(
+            [("HLEN", self._keys.part("live")), ("HGET", self._keys.part("meta"), "bytes")]
+        )
+        return StoreSize(int(entries), int(total or 0))
 
     async def scan(
         self, part: str, cursor: int, count: int = LINES_PER_CUT

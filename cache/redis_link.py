@@ -140,23 +140,42 @@ class RedisLink:
     async def use(
         self, action: Callable[[Any], Awaitable[Result]], within_s: float | None = None
     ) -> Result:
-        """Runs `action` on the client within a deadline (`patience_s` unless given)."""
+        """Runs `action` on the client within a deadline: `patience_s` from when it may begin,
+        or `within_s` from now. Waiting for one's turn is no fault of the server."""
+        began = False
+
+        async def begin(limit_s: float | None) -> Result:
+            nonlocal began
+            async with self._slots:
+                if not self._gate.admits():
+                    raise self._away()
+                began = True
+                async with asyncio.timeout(limit_s):
+                    return await action(self._client)
+
         if self._client is None:
             raise CacheError(f"The connection to Redis at {self.name} is not open.")
-        if not self._gate.admits():
-            again = f"it is tried again in {self._gate.wait_s:.1f} s"
-            raise CacheError(f"Redis at {self.name} is away ({self._reason}); {again}.")
-        limit_s = self.patience_s if within_s is None else within_s
+        if self._gate.wait_s > 0.0:
+            raise self._away()
         try:
-            async with asyncio.timeout(limit_s), self._slots:
-                result = await action(self._client)
+            async with asyncio.timeout(within_s):
+                result = await begin(self.patience_s if within_s is None else None)
         except TimeoutError as error:
-            self._failed(f"no answer within {limit_s:g} s")
+            if not began:
+                raise CacheError(f"Too much waits for Redis at {self.name}.") from error
+            self._failed(f"no answer within {within_s or self.patience_s:g} s")
             raise CacheError(f"Redis at {self.name} is away: {self._reason}") from error
         except Exception as error:
-            raise self._named(error) from error
+            named = self._named(error)
+            if named is error:
+                raise
+            raise named from error
         self._gate.succeeded()
         return result
+
+    def _away(self) -> CacheError:
+        again = f"it is tried again in {self._gate.wait_s:.1f} s"
+        return CacheError(f"Redis at {self.name} is away ({self._reason}); {again}.")
 
     def _named(self, error: Exception) -> Exception:
         """The fault as one of ours; anything that Redis is not to blame for stays."""

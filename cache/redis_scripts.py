@@ -72,7 +72,7 @@ end
 PUT = (
     _BURY
     + """
-local id, row, expires_at, now_at = unpack(ARGV)
+local id, row, expires_at, used_at = unpack(ARGV)
 local digest, gone = string.sub(row, 1, 16), {}
 local other = redis.call('HGET', exact, digest)
 if other and other ~= id then bury(other, gone) end
@@ -81,7 +81,7 @@ if same then unlist(id, same) end
 redis.call('HSET', live, id, row)
 redis.call('HSET', exact, digest, id)
 redis.call('ZADD', expiry, expires_at, id)
-redis.call('ZADD', used, now_at, id)
+redis.call('ZADD', used, used_at, id)
 redis.call('HINCRBY', meta, 'bytes', (struct.unpack('>I4', row, 33)))
 redis.call('HDEL', trash, id)
 local sequence = number('sequence')
@@ -89,7 +89,7 @@ redis.call('ZADD', log, sequence, id)
 return {sequence, gone}
 """
 )
-"""id, row, expires_at, now_at -> the line's number, and [id, row, …] of what it replaced."""
+"""id, row, expires_at, used_at -> the line's number, and [id, row, …] of what it replaced."""
 
 BURY = (
     _BURY

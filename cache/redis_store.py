@@ -36,7 +36,7 @@ from tierway.cache.store import (
     start_of,
 )
 from tierway.policies.errors import CacheError
-from tierway.policies.protocols import Change, Clock, Entry, Note
+from tierway.policies.protocols import Change, Clock, Entry, Note, StoreSize
 
 logger = logging.getLogger(__name__)
 
@@ -109,7 +109,7 @@ class RedisStore:
         )
         if self._vectors is not None and entry.vector:
             await self._vectors.add(entry, live_s)
-        sequence, gone = await self._ledger.put(entry, self._wall())
+        sequence, gone = await self._ledger.put(entry)
         await self._clear(gone)
         return sequence
 
@@ -189,6 +189,10 @@ class RedisStore:
         await self._look_for_lost()
         await self._cut()
         return deleted
+
+    async def size(self) -> StoreSize:
+        self._check()
+        return await self._ledger.size()
 
     async def touch(self, entry_ids: Sequence[str], now_at: float) -> None:
         """Notes that the entries were used."""

@@ -135,7 +135,8 @@ def redis_cluster(folder: Path, nodes: int = 3) -> Iterator[list[Server]]:
         for number in range(nodes):
             place = folder / str(number)
             place.mkdir()
-            options = ("--cluster-enabled", "yes", "--cluster-node-timeout", "2000")
+            options = ["--cluster-enabled", "yes", "--cluster-node-timeout", "2000"]
+            options += ["--cluster-port", str(free_port())]
             servers.append(stack.enter_context(redis_server(place, *options)))
         asyncio.run(_join(servers))
         yield [Server(s.command, s.port, "redis+cluster", s.process) for s in servers]
@@ -151,7 +152,9 @@ async def _join(servers: Sequence[Server]) -> None:
             await client.execute_command("CLUSTER", "ADDSLOTSRANGE", first, end - 1)
             await client.execute_command("CLUSTER", "SET-CONFIG-EPOCH", number + 1)
         for server in servers[1:]:
-            await clients[0].execute_command("CLUSTER", "MEET", "127.0.0.1", server.port)
+            bus = server.command[server.command.index("--cluster-port") + 1]
+            meet = ("CLUSTER", "MEET", "127.0.0.1", server.port, bus)
+            await clients[0].execute_command(*meet)
         async with asyncio.timeout(_START_S):
             while not all([await _whole(client, len(clients)) for client in clients]):  # noqa: ASYNC110
                 await asyncio.sleep(0.02)

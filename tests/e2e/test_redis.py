@@ -4,6 +4,7 @@ nobody an answer."""
 from __future__ import annotations
 
 import asyncio
+import signal
 import time
 from pathlib import Path
 
@@ -54,7 +55,7 @@ def test_gateways_share_answers_and_deletions_within_a_second(tmp_path: Path) ->
             assert await becomes(one, OTHER_WORDS, "miss", within_s=0)
             await one.ask("How do tides work?")
             await one.settled()
-        server.stop()
+        server.stop(signal.SIGTERM)
         server.start()
         async with stand(engine(), cache=on(server)) as later:
             assert await outcome(later, "How do tides work?") == "hit"
