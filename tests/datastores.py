@@ -113,11 +113,11 @@ class Server:
 
 
 @contextmanager
-def redis_server(folder: Path, *options: str) -> Iterator[Server]:
-    """A Redis that keeps its data in `folder` over restarts."""
+def redis_server(folder: Path, *options: str, durable: bool = False) -> Iterator[Server]:
+    """A Redis that, when `durable`, keeps its data in `folder` over restarts."""
     binary, port = need_redis(), free_port()
     command = [binary, "--port", str(port), "--bind", "127.0.0.1", "--dir", str(folder)]
-    command += ["--save", "", "--appendonly", "yes", *options]
+    command += ["--save", "", "--appendonly", "yes" if durable else "no", *options]
     server = Server(command, port)
     try:
         server.start()

@@ -44,7 +44,7 @@ def make(request: pytest.FixtureRequest, tmp_path: Path) -> Make:
         server = request.getfixturevalue("redis")
 
         def made(wall: FakeClock) -> Store:
-            link = RedisLink(server.url, clock=time.monotonic, draw=random.random)
+            link = RedisLink(server.url, clock=time.monotonic, draw=random.random, patience_s=20.0)
             return RedisStore(link, wall=wall, name=tmp_path.name, notes_kept=3)
 
         return made

@@ -232,7 +232,7 @@ def test_followers_of_a_server_that_lost_everything_get_a_reset(server: Server) 
 
 
 def test_entries_outlive_server_and_gateways(tmp_path: Path) -> None:
-    with redis_server(tmp_path) as server:
+    with redis_server(tmp_path, durable=True) as server:
 
         async def fill(rig: Rig) -> None:
             store = await rig.store()
@@ -294,7 +294,7 @@ def test_a_server_that_is_not_there_yet_is_found_later(
         await asyncio.to_thread(server.start)
         assert await eventually(store, "e1") == entry(1)
 
-    with redis_server(tmp_path) as server:
+    with redis_server(tmp_path, durable=True) as server:
         server.stop()
         run(server.url, body)
     assert "The cache goes on without it" in caplog.text

@@ -110,7 +110,7 @@ def make(request: pytest.FixtureRequest, tmp_path: Path) -> Make:
     if request.param == "redis":
         server = request.getfixturevalue("redis")
         return lambda kept: RedisStore(
-            RedisLink(server.url, clock=time.monotonic, draw=random.random),
+            RedisLink(server.url, clock=time.monotonic, draw=random.random, patience_s=20.0),
             wall=lambda: 0.0,
             name=tmp_path.name,
             tombstones_kept=kept,

@@ -61,7 +61,7 @@ def test_gateways_share_answers_and_deletions_within_a_second(tmp_path: Path) ->
             assert await outcome(later, "How do tides work?") == "hit"
             assert await outcome(later, CAPITAL) == "miss"
 
-    with redis_server(tmp_path) as server:
+    with redis_server(tmp_path, durable=True) as server:
         asyncio.run(main(server))
 
 
