@@ -19,6 +19,7 @@ from tierway.cache.consult import Advice, Consultation, Doubt
 from tierway.cache.entry_table import Held
 from tierway.cache.holding import Holding
 from tierway.cache.keys import Fingerprint
+from tierway.cache.lessons import Lessons, Near
 from tierway.cache.upkeep import Faults
 from tierway.policies.cacheability import Plan
 from tierway.policies.context import personal, self_contained
@@ -67,12 +68,14 @@ class Hit:
 
 @dataclass(frozen=True, slots=True)
 class Found:
-    """What a lookup came to: a hit, or why not; the vector, when the question was encoded;
-    what a second opinion was, when one was asked for."""
+    """What a lookup came to: a hit, or why not; the vector, when the question was encoded; the
+    stored question that was hit by meaning or, on a miss, came nearest; what a second opinion
+    was, when one was asked for."""
 
     hit: Hit | None
     reason: str
     vector: Vectors | None = None
+    near: Near | None = None
     advice: Advice | None = None
 
 
@@ -93,13 +96,14 @@ class Lookup:
         scope_is_user: bool,
         limits: Limits,
         used: Callable[[str], None],
+        lessons: Lessons,
         consultation: Consultation | None = None,
     ) -> None:
         self._store, self._holding = store, holding
         self._embedder, self._index, self._equivalence = embedder, index, equivalence
         self._faults, self._wall = faults, wall
         self._scope_is_user, self._limits, self._used = scope_is_user, limits, used
-        self._consultation = consultation
+        self._lessons, self._consultation = lessons, consultation
 
     async def find(
         self,
@@ -184,24 +188,38 @@ class Lookup:
             return Found(None, "encoder")
         near = await self._near(mark.partition, vector, floor, plan)
         asked = features(mark.question) if near else None
-        why_not, doubts = "nothing-near", list[Doubt]()
+        why_not, nearest, doubts = "nothing-near", None, list[Doubt]()
         for held, cosine in near:
             assert asked is not None
             verdict = self._judge(call, asked, held, cosine)
+            pair = Near(held.id, held.question, cosine, verdict.probability, asked.language)
+            verdict, nearest = self._heed(call, mark, pair, verdict), nearest or pair
             fits = serves(held.source.tier, held.source.probabilities)
             if verdict.serve and not fits:
                 why_not = "tier"
             elif verdict.serve and (hit := await self._hit(held, cosine)) is not None:
-                return Found(hit, verdict.reason, vector)
+                return Found(hit, verdict.reason, vector, pair)
             elif not verdict.serve:
                 # What kept out the nearest is the answer to "why did this miss".
                 why_not = verdict.reason if why_not == "nothing-near" else why_not
                 if verdict.uncertain and fits:
                     doubts.append(Doubt(held, cosine, verdict.probability))
-        missed = Found(None, why_not, vector)
+        missed = Found(None, why_not, vector, nearest)
         if doubts and opinions and self._may_be_told(mark.question):
             return await self._consult(call, mark.question, doubts, missed)
         return missed
+
+    def _heed(self, call: Call, mark: Fingerprint, pair: Near, verdict: Verdict) -> Verdict:
+        """The verdict with what marks taught: only ever stricter. A pair that was marked wrong
+        is not put to a second opinion either."""
+        if not (verdict.serve or verdict.uncertain):
+            return verdict
+        why_not = self._lessons.why_not(
+            call.tenant, mark.partition, mark.question, pair, call.controls.max_error_rate
+        )
+        if why_not == "blocked" or (why_not and verdict.serve):
+            return Verdict(False, why_not, verdict.probability)
+        return verdict
 
     def _judge(self, call: Call, asked: Features, held: Held, cosine: float) -> Verdict:
         assert self._embedder is not None
@@ -232,8 +250,13 @@ class Lookup:
         found = replace(missed, reason=f"second-opinion-{advice.outcome}", advice=advice)
         if advice.chosen is None:
             return found
-        hit = await self._hit(advice.chosen.held, advice.chosen.cosine)
-        return found if hit is None else replace(found, hit=hit, reason="second-opinion")
+        chosen = advice.chosen
+        hit = await self._hit(chosen.held, chosen.cosine)
+        if hit is None:
+            return found
+        held, cosine, language = chosen.held, chosen.cosine, language_of(question)
+        pair = Near(held.id, held.question, cosine, chosen.probability, language, judged=False)
+        return replace(found, hit=hit, reason="second-opinion", near=pair)
 
     async def _near(
         self, partition: bytes, vector: Vectors, floor: float, plan: Plan

@@ -18,15 +18,17 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from tierway.cache.consult import Consultation, OpinionRules
+from tierway.cache.entry_table import Held
 from tierway.cache.holding import Holding
 from tierway.cache.journal import Journal
 from tierway.cache.keys import Fingerprint
+from tierway.cache.lessons import MARK, Lessons
 from tierway.cache.lookup import Found, Hit, Limits, Lookup, Serves, is_conversation
 from tierway.cache.replay import as_stored
 from tierway.cache.store import Selection
 from tierway.cache.upkeep import Faults, Job, Upkeep
 from tierway.policies.cacheability import Plan
-from tierway.policies.equivalence import Equivalence
+from tierway.policies.equivalence import MAX_ERROR_RATE, Equivalence
 from tierway.policies.errors import CacheError
 from tierway.policies.protocols import (
     CacheStore,
@@ -60,8 +62,10 @@ class SemanticCache:
         opinion_rules: OpinionRules | None = None,
         clock: Clock = time.monotonic,
         faults: Faults | None = None,
+        lessons: Lessons | None = None,
     ) -> None:
         limits = limits or Limits()
+        self.lessons = lessons or Lessons(MAX_ERROR_RATE, wall)
         self._store, self._wall = store, wall
         self._partitions: OrderedDict[bytes, None] = OrderedDict()
         self.faults = faults or Faults()
@@ -92,7 +96,9 @@ class SemanticCache:
             limits=limits,
             used=self._upkeep.eviction.used,
             consultation=self.consultation,
+            lessons=self.lessons,
         )
+        self.journal.listen(MARK, self.lessons.take)
 
     async def start(self) -> None:
         """Takes in what the store holds, then keeps up with it."""
@@ -190,6 +196,14 @@ class SemanticCache:
         vector = found.vector if found is not None and not exact_only else None
         self._upkeep.submit(Job(entry, wants_vector, vector))
         return entry.id
+
+    def exactly(self, exact: bytes) -> Held | None:
+        """The entry of a digest, expired or not."""
+        return self._holding.exactly(exact)
+
+    async def holds(self, entry_id: str) -> bool:
+        """Whether there is such an entry, here or in the store. Raises CacheError."""
+        return entry_id in self._holding or await self._store.get(entry_id) is not None
 
     async def delete(self, entry_ids: Sequence[str]) -> int:
         """Deletes here at once, and everywhere by the log; the number that were there.

@@ -37,6 +37,14 @@ class SwitchBody(BaseModel):
     enabled: bool
 
 
+class MarkBody(BaseModel):
+    model_config = ConfigDict(extra="forbid", strict=True)
+
+    correct: bool
+    request_id: str | None = None
+    entry_id: str | None = None
+
+
 class _Denied(Exception):
     def __init__(self, status: int, message: str) -> None:
         super().__init__(message)
@@ -131,6 +139,29 @@ def _add_switches(app: FastAPI, parts: Any, needs: Any) -> None:
     async def delete_entry(entry_id: str) -> JSONResponse:
         deleted = await parts().stage.cache.delete([entry_id])
         return JSONResponse({"deleted": deleted}, 200 if deleted else 404)
+
+    @app.post("/admin/cache/feedback", dependencies=[needs("operate")])
+    async def mark(body: MarkBody) -> JSONResponse:
+        return await _mark(parts(), body)
+
+
+async def _mark(parts: Parts, body: MarkBody) -> JSONResponse:
+    """Marks an answer by its request's id, of whatever tenant, or an entry by its own."""
+    named = {"request_id": body.request_id, "entry_id": body.entry_id}
+    named = {name: value for name, value in named.items() if value is not None}
+    if len(named) != 1:
+        message = "Give either request_id or entry_id, and not both."
+        return JSONResponse(openai_error("invalid_request_error", message), 400)
+    feedback, outcome = parts.stage.feedback, None
+    if feedback is not None and body.request_id is not None:
+        outcome = await feedback.mark(body.request_id, body.correct)
+    elif feedback is not None and body.entry_id is not None:
+        outcome = await feedback.mark_entry(body.entry_id, body.correct)
+    if outcome is None:
+        ((name, value),) = named.items()
+        message = f"Nothing is known of {name} {value!r}."
+        return JSONResponse(openai_error("invalid_request_error", message, param=name), 404)
+    return JSONResponse({**named, "correct": body.correct, **outcome.as_json()})
 
 
 def _draining(parts: Parts, replica: str, draining: bool) -> JSONResponse:

@@ -36,6 +36,7 @@ Send = Callable[[Message], Awaitable[None]]
 ASGIApp = Callable[[Scope, Receive, Send], Awaitable[None]]
 
 _MODELS = "/v1/models"
+_FEEDBACK = "/v1/tierway/feedback"
 _PROBES = ("/healthz", "/readyz")
 
 
@@ -96,7 +97,7 @@ class Gateway:
 
     def owns(self, path: str) -> bool:
         """True for the paths of the API."""
-        return path in PATHS or path == _MODELS or path.startswith(_MODELS + "/")
+        return path in PATHS or path in (_MODELS, _FEEDBACK) or path.startswith(_MODELS + "/")
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] == "lifespan":
@@ -115,6 +116,8 @@ class Gateway:
             )
         elif path in PATHS:
             await self._call(path, scope, receive, send)
+        elif path == _FEEDBACK:
+            await self._take_mark(scope, receive, send)
         elif (path == _MODELS or path.startswith(_MODELS + "/")) and scope["method"] == "GET":
             await self._list_models(path[len(_MODELS) :].strip("/"), scope, send)
         elif path in _PROBES:
@@ -133,11 +136,19 @@ class Gateway:
 
     async def _call(self, path: str, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["method"] != "POST":
-            message = f"{path} takes POST, not {scope['method']}."
-            document = openai_error("invalid_request_error", message)
-            await _send_json(send, 405, document, (b"allow", b"POST"))
+            await _send_not_post(send, path, scope["method"])
             return
         await self.parts.edge.serve(PATHS[path], scope, receive, send)
+
+    async def _take_mark(self, scope: Scope, receive: Receive, send: Send) -> None:
+        from tierway.middleware.feedback import take_mark
+
+        if scope["method"] != "POST":
+            await _send_not_post(send, _FEEDBACK, scope["method"])
+            return
+        told = await take_mark(self.parts, dict(scope["headers"]), receive)
+        if told is not None:
+            await _send_json(send, *told)
 
 
 class GatewayMiddleware:
@@ -218,6 +229,11 @@ def no_such_path(method: str, path: str) -> dict[str, Any]:
     """The body of a 404, in the wire's own shape."""
     message = f"There is no {method} {path} here; there are {', '.join(PATHS)}."
     return openai_error("invalid_request_error", message, code="unknown_path")
+
+
+async def _send_not_post(send: Send, path: str, method: str) -> None:
+    document = openai_error("invalid_request_error", f"{path} takes POST, not {method}.")
+    await _send_json(send, 405, document, (b"allow", b"POST"))
 
 
 async def _send_json(send: Send, status: int, document: Any, *more: tuple[bytes, bytes]) -> None:

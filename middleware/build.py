@@ -17,7 +17,9 @@ from collections.abc import Mapping, Sequence
 from contextlib import AsyncExitStack
 from typing import Any
 
+from tierway.cache.feedback import Feedback
 from tierway.cache.keys import Ignore
+from tierway.cache.lessons import Lessons
 from tierway.cache.lookup import Limits
 from tierway.cache.sealing import Key, Sealer
 from tierway.cache.semantic import SemanticCache
@@ -255,13 +257,17 @@ async def _cache_stage(
         faults=faults,
         opinion=opinion,
         opinion_rules=catalog.opinion_rules(given.second_opinion),
+        lessons=Lessons(given.max_error_rate, time.time),
     )
+    feedback = Feedback(cache, wall=time.time, shared=kind != "memory")
+    stack.push_async_callback(feedback.aclose)
     stage = CacheStage(
         cache,
         catalog.cache_rules(given),
         ignore=tuple(Ignore(rule.part, re.compile(rule.regex)) for rule in given.ignore),
         serve_stale="stale_cache" in settings.degrade,
         store=kind,
+        feedback=feedback,
     )
     switch = CacheSwitch(stage, cache.journal)
     await cache.start()

@@ -105,7 +105,7 @@ class Edge:
         trace, limits = reply.trace, self._limits
         tenant = self.tenants.identify(headers)
         trace.tenant = tenant
-        raw = await _body(receive, headers, limits.max_body_bytes, limits.total_timeout_s)
+        raw = await self.body(receive, headers)
         call = codec.parse(
             raw,
             headers,
@@ -127,6 +127,12 @@ class Edge:
         finally:
             trace.usage = answer.usage
             await answer.aclose()
+
+    async def body(self, receive: Receive, headers: Mapping[bytes, bytes]) -> bytes:
+        """The whole body of a request. Raises BadCall for one that is too large or too slow,
+        ClientLeft when nobody is there any more."""
+        limits = self._limits
+        return await _body(receive, headers, limits.max_body_bytes, limits.total_timeout_s)
 
     async def _fail(self, reply: Reply, error: GatewayError) -> None:
         try:

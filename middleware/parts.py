@@ -97,6 +97,7 @@ class Parts:
             "results": dict(self.metrics.results),
             "encoder": cache.encoder,
             "languages": cache.languages(),
+            "lessons": cache.lessons.state(),
             "faults": dict(cache.counts),
             "flights": len(self.pipeline.flights),
         }

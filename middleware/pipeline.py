@@ -17,6 +17,7 @@ import orjson
 
 from tierway.cache.assemble import assemble
 from tierway.cache.coalesce import Flights
+from tierway.cache.feedback import Answered, Feedback
 from tierway.cache.keys import Fingerprint, Ignore, fingerprint
 from tierway.cache.lookup import Found, Hit
 from tierway.cache.replay import as_events, fast_cached_json
@@ -52,6 +53,7 @@ class CacheStage:
     ignore: Sequence[Ignore] = ()
     serve_stale: bool = True
     store: str = "memory"
+    feedback: Feedback | None = None
 
 
 @dataclass(slots=True)
@@ -83,7 +85,7 @@ class Pipeline:
     async def handle(self, call: Call, trace: Trace) -> Answer:
         """An answer with its first token there. Raises GatewayError."""
         pick = self._router.resolve(call)  # a name that matches nothing is refused before all else
-        began = self._clock()
+        began, came_at = self._clock(), self._wall()
         look = self._prepare(call, pick.names, trace)
         if look.plan.lookup:
             found = await self._find(call, look, trace)
@@ -92,6 +94,7 @@ class Pipeline:
             if found.hit is not None and look.plan.serve:
                 replay = self._replay(call, found.hit, trace)
                 if replay is not None:
+                    self._remember(call, look, came_at, found.hit)
                     return replay
         if look.plan.only_if_cached:
             raise BadCall(
@@ -100,12 +103,15 @@ class Pipeline:
                 code="not_cached",
             )
         try:
-            return await self._forward(call, pick, look, trace)
+            answer = await self._forward(call, pick, look, trace)
+            self._remember(call, look, came_at)
+            return answer
         except (NoCapacity, UpstreamError) as error:
             stale = await self._stale(look, error)
             replay = self._replay(call, stale, trace, stale=True) if stale else None
             if replay is None:
                 raise
+            self._remember(call, look, came_at, stale)
             return replay
 
     async def would_hit(self, call: Call, trace: Trace) -> bool:
@@ -120,6 +126,25 @@ class Pipeline:
         trace.similarity, trace.entry_id = found.hit.similarity, found.hit.entry_id
         trace.cache = "hit" if found.hit.similarity is None else "semantic-hit"
         return look.plan.serve
+
+    def _remember(self, call: Call, look: _Lookup, came_at: float, hit: Hit | None = None) -> None:
+        """Keeps in mind what was answered, for a mark that may come."""
+        feedback, mark = self._stage.feedback, look.mark
+        if feedback is None:
+            return
+        by_meaning = hit is not None and hit.similarity is not None and look.found is not None
+        near = look.found.near if by_meaning and look.found else None
+        answered = Answered(
+            tenant=call.tenant,
+            user=call.user,
+            exact=mark.exact,
+            partition=mark.partition,
+            asked=mark.question if near else "",  # of others it is not needed, and may be long
+            at=came_at,
+            entry_id=hit.entry_id if hit else "",
+            near=near,
+        )
+        feedback.remember(call.id, answered)
 
     def _prepare(self, call: Call, names: str, trace: Trace) -> _Lookup:
         stage = self._stage

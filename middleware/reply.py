@@ -133,9 +133,11 @@ class Reply:
             await asyncio.wait({beat})
 
 
-def openai_error(type: str, message: str, *, code: str | None = None) -> dict[str, Any]:
+def openai_error(
+    type: str, message: str, *, code: str | None = None, param: str | None = None
+) -> dict[str, Any]:
     """An error object of the OpenAI wire, for what is not answered by a codec."""
-    return {"error": {"message": message, "type": type, "param": None, "code": code}}
+    return {"error": {"message": message, "type": type, "param": param, "code": code}}
 
 
 def outcome_of(error: GatewayError) -> str:

@@ -23,6 +23,7 @@ CALLS = [
     ("DELETE", "/admin/cache/e_1", "operate"),
     ("DELETE", "/admin/cache?all=true", "operate"),
     ("PUT", "/admin/cache", "operate"),
+    ("POST", "/admin/cache/feedback", "operate"),
 ]
 
 
@@ -79,6 +80,7 @@ def test_the_state_shows_tiers_replicas_cache_and_tenants() -> None:
             "results": {},
             "encoder": None,
             "languages": [],
+            "lessons": {"blocked_pairs": 0, "marks": []},
             "faults": {},
             "flights": 0,
         }
