@@ -94,7 +94,7 @@ class BuiltinEmbedder:
             raise CacheError("the encoder was not started")
         if not texts:
             return np.empty((0, DIM), np.float32)
-        _refuse_long(texts, self.fits)
+        refuse_long(texts, self.fits)
         raw = await self._client.encode(texts)
         if len(raw) != len(texts) * DIM * 4:
             raise CacheError(f"the encoder returned {len(raw)} bytes for {len(texts)} texts")
@@ -192,7 +192,7 @@ class SentenceTransformersEmbedder:
         return SentenceTransformer(self._name, device=self._device)
 
     def _encode(self, texts: Sequence[str]) -> Vectors:
-        _refuse_long(texts, self.fits)
+        refuse_long(texts, self.fits)
         rows = self._model.encode(list(texts), convert_to_numpy=True, show_progress_bar=False)
         return np.asarray(rows, dtype=np.float32)
 
@@ -244,7 +244,7 @@ class ScriptedEmbedder:
         self.started = True
 
     async def encode(self, texts: Sequence[str]) -> Vectors:
-        _refuse_long(texts, self.fits)
+        refuse_long(texts, self.fits)
         self.texts.append(tuple(texts))
         if self._before is not None:
             await self._before()
@@ -262,7 +262,8 @@ class ScriptedEmbedder:
         return self._otherwise(text)
 
 
-def _refuse_long(texts: Sequence[str], fits: Callable[[str], bool]) -> None:
+def refuse_long(texts: Sequence[str], fits: Callable[[str], bool]) -> None:
+    """Raises CacheError for a text that does not fit."""
     for text in texts:
         if not fits(text):
             raise CacheError(f"a text of {len(text)} characters is beyond the encoder's window")

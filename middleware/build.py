@@ -33,6 +33,7 @@ from tierway.middleware.logs import log_request
 from tierway.middleware.metrics import Metrics
 from tierway.middleware.parts import AdminKeys, Parts
 from tierway.middleware.pipeline import CacheStage, Pipeline
+from tierway.middleware.settings import EmbedderSettings
 from tierway.middleware.switches import CacheSwitch
 from tierway.middleware.tenants import Tenants
 from tierway.policies.complexity import LexicalClassifier
@@ -45,6 +46,7 @@ from tierway.policies.types import Model, Tier
 from tierway.router.discover import ask_model
 from tierway.router.dispatch import Dispatcher, PolicyHolder
 from tierway.router.fleet import Fleet
+from tierway.router.post import JsonPost
 from tierway.router.probes import HttpProbe, Poller
 from tierway.router.route import TierRouter
 from tierway.router.transport import Transport
@@ -60,6 +62,7 @@ CLASSES: Mapping[str, str] = {
     "store.sealed": "tierway.cache.sealed_store:SealedStore",
     "index.faiss": "tierway.cache.index:Arena",
     "embedder.builtin": "tierway.cache.embedders:BuiltinEmbedder",
+    "embedder.openai": "tierway.cache.remote_embedder:OpenAIEmbedder",
     "embedder.sentence-transformers": "tierway.cache.embedders:SentenceTransformersEmbedder",
     "opinion.cross_encoder": "tierway.cache.opinion:CrossEncoderOpinion",
     "opinion.tier": "tierway.router.opinion:TierOpinion",
@@ -135,7 +138,7 @@ async def _assemble(
         tiers, LexicalClassifier(), fleet, rules=catalog.route_rules(settings), draw=random.random
     )
     opinion = await _opinion(settings, dispatcher, tiers, stack) if live else None
-    stage, switch = await _cache_stage(settings, environ, stack, opinion)
+    stage, switch = await _cache_stage(settings, environ, transport, stack, opinion)
     pipeline = Pipeline(router, dispatcher, stage, clock=clock)
     if live:
         for upstream in dispatcher.upstreams.values():
@@ -236,16 +239,23 @@ def _upstreams(
 async def _cache_stage(
     settings: Settings,
     environ: Mapping[str, str],
+    transport: Transport,
     stack: AsyncExitStack,
     opinion: SecondOpinion | None,
 ) -> tuple[CacheStage, CacheSwitch]:
     given = settings.cache
     embedder = None
     if given.mode != "off":
-        embedder = await _embedder(settings, stack)
+        embedder = await _embedder(given.embedder, environ, transport, stack)
     faults = Faults()
     kind, store = await _started_store(settings, environ, faults, stack)
     equivalence = Equivalence.shipped(max_error_rate=given.max_error_rate)
+    if embedder and not any(equivalence.calibrated(embedder.id, lang) for lang in ("en", "zh")):
+        logger.warning(
+            "cache encoder: there is no calibration for %s: nothing is served by meaning until "
+            "there is one (python -m tierway.bench.calibrate).",
+            embedder.id,
+        )
     cache = SemanticCache(
         store,
         embedder=embedder,
@@ -253,7 +263,10 @@ async def _cache_stage(
         equivalence=equivalence,
         wall=time.time,
         scope_is_user=given.scope == "user",
-        limits=Limits(store_bytes=catalog.store_bytes(given.store, kind)),
+        limits=Limits(
+            encode_deadline_s=catalog.encode_timeout_s(given.embedder),
+            store_bytes=catalog.store_bytes(given.store, kind),
+        ),
         faults=faults,
         opinion=opinion,
         opinion_rules=catalog.opinion_rules(given.second_opinion),
@@ -337,17 +350,14 @@ async def _started_store(
     return "memory", store
 
 
-def new_embedder(settings: Settings) -> Embedder:
-    """The configured embedder, not started yet."""
-    given = settings.cache.embedder
-    make = _load("embedder." + given.kind)
-    embedder: Embedder = make(given.model) if given.model else make()
-    return embedder
-
-
-async def _embedder(settings: Settings, stack: AsyncExitStack) -> Embedder | None:
+async def _embedder(
+    given: EmbedderSettings,
+    environ: Mapping[str, str],
+    transport: Transport,
+    stack: AsyncExitStack,
+) -> Embedder | None:
     """The configured embedder; None, with a warning, when it does not come up."""
-    embedder = new_embedder(settings)
+    embedder = new_embedder(given, environ, transport)
     try:
         await embedder.start()
     except CacheError as error:
@@ -379,6 +389,21 @@ async def _opinion(
         return None
     stack.push_async_callback(opinion.aclose)
     return opinion
+
+
+def new_embedder(
+    given: EmbedderSettings, environ: Mapping[str, str], transport: Transport
+) -> Embedder:
+    """The configured embedder, not started."""
+    make = _load("embedder." + given.kind)
+    made: Embedder
+    if given.url is None:
+        made = make(given.model) if given.model else make()
+        return made
+    key = environ.get(given.api_key_env or "", "")
+    post = JsonPost(transport, api_origin(given.url), b"/embeddings", api_key=key)
+    made = make(post, given.model, **catalog.remote_embedder(given))
+    return made
 
 
 # ---- edge ------------------------------------------------------------------------------------

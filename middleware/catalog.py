@@ -10,6 +10,7 @@ from tierway.middleware.edge import Limits
 from tierway.middleware.settings import (
     MEMORY_BYTES,
     CacheSettings,
+    EmbedderSettings,
     ModelSettings,
     SecondOpinionSettings,
     StoreSettings,
@@ -135,6 +136,19 @@ def judging_tier(tiers: Sequence[Tier], name: str | None) -> Tier:
     """The tier of that name, else the weakest that has a model to judge with."""
     wanted = [tier for tier in tiers if tier.name == name] if name else tiers
     return next(tier for tier in wanted if any(map(may_judge, tier.models)))
+
+
+def encode_timeout_s(given: EmbedderSettings) -> float:
+    """How long a request waits for its vector."""
+    usual_ms = 300 if given.kind == "openai" else 250
+    return (given.timeout_ms or usual_ms) / 1000
+
+
+def remote_embedder(given: EmbedderSettings) -> Mapping[str, int | float]:
+    """The arguments of a remote embedder that are not left to itself."""
+    bounds = {"dim": given.dim, "max_chars": given.max_chars}
+    chosen = {name: bound for name, bound in bounds.items() if bound is not None}
+    return {**chosen, "timeout_s": encode_timeout_s(given)}
 
 
 def limits(settings: Settings) -> Limits:

@@ -10,7 +10,13 @@ from tierway.cache.redis_link import parse_address as redis_address
 from tierway.cache.sealing import read_key
 from tierway.middleware.config_source import ADMIN_KEY, env_names
 from tierway.middleware.config_text import Fault, Key, dotted
-from tierway.middleware.settings import CacheSettings, ModelSettings, SecretRef, SettingsTree
+from tierway.middleware.settings import (
+    CacheSettings,
+    EmbedderSettings,
+    ModelSettings,
+    SecretRef,
+    SettingsTree,
+)
 
 
 def cross_faults(tree: SettingsTree) -> Iterator[Fault]:
@@ -44,12 +50,7 @@ def _server_faults(tree: SettingsTree) -> Iterator[Fault]:
 
 
 def _cache_faults(cache: CacheSettings) -> Iterator[Fault]:
-    embedder = cache.embedder
-    if embedder.kind == "builtin" and embedder.model is not None:
-        text = "goes with kind: sentence-transformers; the built-in encoder is one model"
-        yield Fault(("cache", "embedder", "model"), text, embedder.model)
-    if embedder.kind != "builtin" and embedder.model is None:
-        yield Fault(("cache", "embedder", "model"), f"is required with kind: {embedder.kind}")
+    yield from _embedder_faults(cache.embedder)
     if cache.store.old_key_env is not None and cache.store.key_env is None:
         text = "goes with key_env, which seals; this one only opens what is there"
         yield Fault(("cache", "store", "old_key_env"), text, cache.store.old_key_env)
@@ -91,6 +92,20 @@ def _store_faults(cache: CacheSettings) -> Iterator[Fault]:
             check(store.url)
         except ValueError as error:
             yield Fault((*path, "url"), str(error))
+
+
+def _embedder_faults(embedder: EmbedderSettings) -> Iterator[Fault]:
+    path = ("cache", "embedder")
+    if embedder.kind == "builtin" and embedder.model is not None:
+        text = "goes with kind: sentence-transformers or openai; the built-in encoder has no name"
+        yield Fault((*path, "model"), text, embedder.model)
+    if embedder.kind != "builtin" and embedder.model is None:
+        yield Fault((*path, "model"), f"is required with kind: {embedder.kind}")
+    if embedder.kind == "openai" and embedder.url is None:
+        yield Fault((*path, "url"), "is required with kind: openai")
+    for key in ("url", "api_key_env", "dim", "max_chars"):
+        if embedder.kind != "openai" and (value := getattr(embedder, key)) is not None:
+            yield Fault((*path, key), "goes with kind: openai", value)
 
 
 def _model_faults(name: str, model: ModelSettings, tree: SettingsTree) -> Iterator[Fault]:
@@ -174,9 +189,10 @@ def secret_faults(tree: SettingsTree, environ: Mapping[str, str]) -> Iterator[Fa
     password_env = tree.cache.store.password_env
     if password_env is not None and not environ.get(password_env):
         yield _missing(("cache", "store", "password_env"), password_env)
-    for place, name in env_names(tree.model_dump(mode="json", by_alias=True)["models"]):
+    given = tree.model_dump(mode="json", by_alias=True, include={"models", "cache"})
+    for place, name in env_names(given):
         if place[-1] == "api_key_env" and not environ.get(name):
-            yield _missing(("models", *place), name)
+            yield _missing(place, name)
 
 
 def _store_key_faults(cache: CacheSettings, environ: Mapping[str, str]) -> Iterator[Fault]:

@@ -217,11 +217,14 @@ def _cache_setting(path: str) -> tuple[Embedder, Setting]:
     from tierway.bench.cache_rig import Setting
     from tierway.middleware.build import new_embedder
     from tierway.middleware.config import resolve
+    from tierway.router.transport import Transport
 
     settings = resolve(path, os.environ)
     assert settings is not None, "a file that was named is read"
     given = settings.cache
-    return new_embedder(settings), Setting(given.max_error_rate, given.scope == "user")
+    transport = Transport(connect_timeout_s=settings.resilience.connect_timeout_s)
+    embedder = new_embedder(given.embedder, os.environ, transport)
+    return embedder, Setting(given.max_error_rate, given.scope == "user")
 
 
 def _settings(config: str | None) -> tuple[Settings | None, int]:

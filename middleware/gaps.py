@@ -28,7 +28,6 @@ GAPS = (
     Gap("server.tls.key"),
     Gap("server.lenient", (True,)),
     Gap("state.backend", ("redis",)),
-    Gap("cache.embedder.kind", ("openai",)),
     Gap("cache.index.kind", ("redis",)),
     Gap("cache.store.kind", ("memcached",)),
     Gap("models.*.kind", ("rerank",)),

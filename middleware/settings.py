@@ -86,7 +86,13 @@ class StateSettings(Section):
 
 class EmbedderSettings(Section):
     kind: Literal["builtin", "sentence-transformers", "openai"] = "builtin"  # no GPU, no download
-    model: Text | None = None  # the built-in encoder is one model; others must be named
+    model: Text | None = None  # the built-in encoder needs no name; others must be named
+    url: BaseUrl | None = None
+    api_key_env: EnvName | None = None  # servers in a private network mostly want none
+    dim: Count | None = None  # the server knows it
+    max_chars: Count | None = None  # 400: within a window of 512 tokens in nearly every language
+    # 250 in this host: twenty questions' worth of CPU; 300 for a server: a round trip more.
+    timeout_ms: Count | None = None
 
 
 class IndexSettings(Section):
