@@ -1,7 +1,8 @@
 """`tierway bench cache`: how often the semantic cache answers, and how often wrongly.
 
 `--pairs F` judges labelled pairs one by one, `--stream F` sends prompts through a cache that
-starts empty and stores on a miss. Beside every figure stand the peers' rules on the same vectors.
+starts empty and stores on a miss, `--speed` times the parts of a lookup. Beside what was served
+stand the peers' rules on the same vectors.
 Labels call some right answers wrong, so "wrong" is an upper bound.
 """
 
@@ -11,7 +12,7 @@ import argparse
 import asyncio
 import json
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -20,14 +21,21 @@ from tierway.bench import cache_pairs, cache_stream
 from tierway.bench.cache_rig import Setting
 from tierway.bench.labelled import read_pairs, read_stream, write_lines
 from tierway.bench.vectors import Remembered
-from tierway.cache.embedders import BuiltinEmbedder, SentenceTransformersEmbedder
+from tierway.cache.embedders import BuiltinEmbedder, PairEmbedder, SentenceTransformersEmbedder
 from tierway.cache.opinion import ScriptedOpinion
 from tierway.policies.errors import CacheError, ConfigError
 from tierway.policies.protocols import Embedder
 
-Configured = Callable[[str], tuple[Embedder, Setting]]
-"""The embedder and the decision's settings of a configuration file; raises ConfigError."""
+Configured = Callable[[str | None], tuple[Embedder, Setting]]
+"""The embedder and the decision's settings of a configuration file, or of the defaults; raises
+ConfigError."""
 
+EMBEDDERS: Mapping[str, Callable[[], Embedder]] = {"use": BuiltinEmbedder, "pair": PairEmbedder}
+
+SIZES = (10_000, 100_000, 1_000_000)
+SPREAD = 10_000  # partitions beside the one that holds everything
+CALLERS = (1, 16)
+RESTART = 10_000
 TRAINED_ON = "made,pawsx_zh,banking77,clinc150"
 
 
@@ -36,10 +44,13 @@ def parser() -> argparse.ArgumentParser:
     what = made.add_mutually_exclusive_group(required=True)
     what.add_argument("--pairs", type=Path, metavar="F", help="lines {a, b, same, source, lang}")
     what.add_argument("--stream", type=Path, metavar="F", help="lines {text, class, source, lang}")
+    what.add_argument("--speed", action="store_true", help="what the parts of a lookup cost")
     made.add_argument("--json", action="store_true", help="print one JSON object")
     made.add_argument("--config", metavar="F", help="take embedder and budget from this file")
     made.add_argument(
-        "--embedder", metavar="NAME", help="builtin (the default) or a sentence-transformers model"
+        "--embedder",
+        metavar="NAME",
+        help="builtin (the default), use, pair or a sentence-transformers model",
     )
     made.add_argument("--max-error-rate", type=_budget, metavar="E", help="wrong among hits (0.02)")
     made.add_argument(
@@ -50,6 +61,12 @@ def parser() -> argparse.ArgumentParser:
     )
     made.add_argument(
         "--sweep", type=_budgets, default=(), metavar="E,E", help="a stream at these budgets too"
+    )
+    made.add_argument(
+        "--entries", type=_counts, default=SIZES, metavar="N,N", help="--speed: sizes of the cache"
+    )
+    made.add_argument(
+        "--restart", type=int, default=RESTART, metavar="N", help="--speed: entries to start with"
     )
     made.add_argument("--reliability", action="store_true", help="add the table by probability")
     made.add_argument("--print-hits", type=Path, metavar="F", help="write what was served to read")
@@ -97,9 +114,11 @@ def _chosen(
         if configured is None:
             raise ValueError("--config is read by the tierway command only")
         embedder, setting = configured(options.config)
-    if options.embedder:
-        builtin = options.embedder == "builtin"
-        embedder = BuiltinEmbedder() if builtin else SentenceTransformersEmbedder(options.embedder)
+    if options.embedder and options.embedder != "builtin":
+        make = EMBEDDERS.get(options.embedder)
+        embedder = make() if make else SentenceTransformersEmbedder(options.embedder)
+    elif configured is not None and embedder is None:
+        embedder, _ = configured(None)
     if options.max_error_rate is not None:
         setting = replace(setting, max_error_rate=options.max_error_rate)
     return embedder or BuiltinEmbedder(), setting
@@ -107,7 +126,7 @@ def _chosen(
 
 async def _run(options: argparse.Namespace, embedder: Embedder, setting: Setting) -> dict[str, Any]:
     remembered = Remembered(embedder, options.vectors_cache)
-    run = _run_pairs if options.pairs else _run_stream
+    run = _run_speed if options.speed else _run_pairs if options.pairs else _run_stream
     await remembered.start()
     try:
         found = await run(options, remembered, setting)
@@ -155,6 +174,35 @@ async def _run_stream(
     if options.print_hits:
         write_lines(options.print_hits, cache_stream.hits(replay))
     return found
+
+
+async def _run_speed(
+    options: argparse.Namespace, embedder: Remembered, setting: Setting
+) -> dict[str, Any]:
+    from tierway.bench import cache_speed
+
+    found: dict[str, Any] = {"stages": await cache_speed.stages(embedder.inner)}
+    found["search"] = await asyncio.to_thread(_searches, options.entries)
+    found["restart"] = await cache_speed.restart(options.restart, embedder.inner)
+    return found
+
+
+def _searches(sizes: Sequence[int]) -> list[dict[str, Any]]:
+    from tierway.bench.cache_speed import Filled
+
+    rows = []
+    for entries in sizes:
+        for partitions in (1, SPREAD):
+            filled = Filled(entries, min(partitions, entries))
+            rows += [filled.measure(callers) for callers in CALLERS]
+    return rows
+
+
+def _counts(text: str) -> tuple[int, ...]:
+    parts = text.split(",")
+    if not all(part.isdigit() and int(part) > 0 for part in parts):
+        raise argparse.ArgumentTypeError(f"{text!r} must be whole numbers above 0: N,N")
+    return tuple(map(int, parts))
 
 
 def _budget(text: str) -> float:

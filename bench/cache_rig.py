@@ -17,7 +17,7 @@ from tierway.cache.memory_store import MemoryStore
 from tierway.cache.semantic import SemanticCache
 from tierway.policies.cacheability import CacheRules, lookup
 from tierway.policies.equivalence import Equivalence
-from tierway.policies.protocols import Embedder, SecondOpinion
+from tierway.policies.protocols import CacheStore, Embedder, SecondOpinion
 from tierway.policies.types import Ask, Call, Controls, Source, Turn
 
 MODEL = "bench"
@@ -49,10 +49,12 @@ class Setting:
 
 
 class Rig:
-    """Start it before use; the embedder stays the caller's."""
+    """Start it before use; it starts and closes the store, the embedder stays the caller's."""
 
-    def __init__(self, embedder: Embedder, setting: Setting) -> None:
-        self._store = MemoryStore()
+    def __init__(
+        self, embedder: Embedder, setting: Setting, store: CacheStore | None = None
+    ) -> None:
+        self._store: CacheStore = store or MemoryStore()
         self.equivalence = Equivalence.shipped(max_error_rate=setting.max_error_rate)
         self.cache = SemanticCache(
             self._store,

@@ -212,14 +212,14 @@ def _bench(arguments: argparse.Namespace) -> int:
     return code
 
 
-def _cache_setting(path: str) -> tuple[Embedder, Setting]:
-    """What of a configuration file decides in the cache; raises ConfigError."""
+def _cache_setting(path: str | None) -> tuple[Embedder, Setting]:
+    """What of a configuration file, or of the defaults, decides in the cache; ConfigError."""
     from tierway.bench.cache_rig import Setting
     from tierway.middleware.build import new_embedder
     from tierway.middleware.config import resolve
     from tierway.router.transport import Transport
 
-    settings = resolve(path, os.environ)
+    settings = resolve(path or {}, os.environ)
     assert settings is not None, "a file that was named is read"
     given = settings.cache
     transport = Transport(connect_timeout_s=settings.resilience.connect_timeout_s)

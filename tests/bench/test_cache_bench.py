@@ -13,11 +13,15 @@ import pytest
 from tierway.bench.cache_bench import main
 from tierway.bench.cache_rig import Setting
 from tierway.bench.labelled import pair_figures, quantiles, read_pairs, read_stream, wilson
-from tierway.cache.embedders import BuiltinEmbedder, ScriptedEmbedder
+from tierway.cache.embedders import BuiltinEmbedder, PairEmbedder, ScriptedEmbedder
 from tierway.middleware.cli import main as tierway
+from tierway.policies.equivalence import Equivalence
 from tierway.policies.errors import ConfigError
 
-BUILTIN = BuiltinEmbedder().id
+JUDGE = Equivalence.shipped()
+BUILTIN = next(
+    made.id for made in (BuiltinEmbedder(), PairEmbedder()) if JUDGE.calibrated(made.id, "en")
+)
 FRANCE = ["What is the capital of France?", "what is the capital of france", "France's capital?"]
 HEIGHT = ["How tall is Mount Everest?", "how tall is mount everest"]
 BREAD = ["How long does bread keep fresh?", "how long does bread keep fresh"]
@@ -143,6 +147,8 @@ def test_vectors_are_kept_for_the_next_run(
 
 def test_wrong_use_is_named(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     bad = write(tmp_path / "bad.jsonl", [{"a": "x", "b": "y", "same": "yes"}])
+    with pytest.raises(SystemExit, match="2"):
+        main(["--speed", "--entries", "10,-1"])
     assert main(["--pairs", bad], embedder=embedder()) == 2
     assert "bad.jsonl:1" in capsys.readouterr().err
     assert main(["--stream", bad], embedder=embedder()) == 2
@@ -203,6 +209,20 @@ def test_the_command_reads_a_configuration(
     options = ["--pairs", write(tmp_path / "p.jsonl", []), "--config", str(config)]
     assert tierway(["bench", "cache", *options]) == 2
     assert "max_error_rate" in capsys.readouterr().err
+
+
+def test_the_parts_of_a_lookup_are_timed(capsys: pytest.CaptureFixture[str]) -> None:
+    found = run(capsys, "--speed", "--entries", "600", "--restart", "200")
+    assert set(found["stages"]) == {"hash", "encode", "verify"}
+    assert found["stages"]["verify"]["cpu_ms"]["p99"] > 0
+    shapes = [(row["entries"], row["partitions"], row["callers"]) for row in found["search"]]
+    assert shapes == [(600, 1, 1), (600, 1, 16), (600, 600, 1), (600, 600, 16)]
+    # Random directions lie 0.85 from their copy and far from all others.
+    assert all(row["near_found"] > 0.97 for row in found["search"])
+    assert 500 < found["search"][0]["index_bytes_per_entry"] < 1500
+    assert 0 < found["search"][0]["entry_bytes"] < 1000
+    assert found["restart"]["entries"] == 200
+    assert found["restart"]["wall_s"] > 0
 
 
 def test_a_person_reads_a_table(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
