@@ -11,11 +11,11 @@ from dataclasses import dataclass
 from typing import Any
 
 from tierway.cache.index import Arena
-from tierway.cache.keys import fingerprint
+from tierway.cache.keys import Fingerprint, fingerprint
 from tierway.cache.lookup import Found
 from tierway.cache.memory_store import MemoryStore
 from tierway.cache.semantic import SemanticCache
-from tierway.policies.cacheability import CacheRules, lookup
+from tierway.policies.cacheability import CacheRules, Plan, lookup
 from tierway.policies.equivalence import Equivalence
 from tierway.policies.protocols import CacheStore, Embedder, SecondOpinion
 from tierway.policies.types import Ask, Call, Controls, Source, Turn
@@ -41,7 +41,9 @@ NOW_AT = 1_700_000_000.0
 
 @dataclass(frozen=True, slots=True)
 class Setting:
-    """What decides, as configured: see `cache` in the configuration. `opinion` is started."""
+    """What decides, as configured: see `cache` in the configuration. `opinion` is started. With
+    `scope_is_user` all questions are one user's; else nobody's, and personal ones are neither
+    kept nor found."""
 
     max_error_rate: float = 0.02
     scope_is_user: bool = False
@@ -55,6 +57,7 @@ class Rig:
         self, embedder: Embedder, setting: Setting, store: CacheStore | None = None
     ) -> None:
         self._store: CacheStore = store or MemoryStore()
+        self._user = "bench" if setting.scope_is_user else ""
         self.equivalence = Equivalence.shipped(max_error_rate=setting.max_error_rate)
         self.cache = SemanticCache(
             self._store,
@@ -62,7 +65,6 @@ class Rig:
             index=Arena(embedder.dim),
             equivalence=self.equivalence,
             wall=lambda: NOW_AT,
-            scope_is_user=setting.scope_is_user,
             opinion=setting.opinion,
         )
 
@@ -75,18 +77,26 @@ class Rig:
         await self._store.aclose()
 
     async def find(self, text: str, place: str = "") -> Found:
-        call = call_of(text, place)
-        mark = fingerprint(call, names=MODEL)
-        return await self.cache.find(call, mark, lookup(call, CacheRules()), _any_tier)
+        call, plan, mark = self._prepared(text, place)
+        if not plan.lookup:
+            return Found(None, plan.reason)
+        return await self.cache.find(call, mark, plan, _any_tier)
 
     def keep(self, text: str, place: str = "", found: Found | None = None) -> str:
-        """Stores an answer; returns the entry's id. Findable by meaning once settled."""
-        call = call_of(text, place)
-        mark = fingerprint(call, names=MODEL)
-        return self.cache.keep(call, mark, lookup(call, CacheRules()), SOURCE, ANSWER, found)
+        """Stores an answer; returns the entry's id, "" where none may be stored. Findable by
+        meaning once settled."""
+        call, plan, mark = self._prepared(text, place)
+        if not plan.store:
+            return ""
+        return self.cache.keep(call, mark, plan, SOURCE, ANSWER, found)
+
+    def _prepared(self, text: str, place: str) -> tuple[Call, Plan, Fingerprint]:
+        call = call_of(text, place, self._user)
+        plan = lookup(call, CacheRules())
+        return call, plan, fingerprint(call, names=MODEL, scope=plan.scope)
 
 
-def call_of(text: str, place: str = "") -> Call:
+def call_of(text: str, place: str = "", user: str = "") -> Call:
     messages = [{"role": "user", "content": text}]
     return Call(
         id="bench",
@@ -95,6 +105,7 @@ def call_of(text: str, place: str = "") -> Call:
         body={"model": MODEL, "messages": messages},
         ask=Ask((Turn("user", text),), text, text_bytes=len(text.encode())),
         model=MODEL,
+        user=user,
         controls=Controls(namespace=place),
     )
 

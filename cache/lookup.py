@@ -22,9 +22,9 @@ from tierway.cache.keys import Fingerprint
 from tierway.cache.lessons import Lessons, Near
 from tierway.cache.upkeep import Faults
 from tierway.policies.cacheability import Plan
-from tierway.policies.context import personal, self_contained
 from tierway.policies.equivalence import Equivalence, Verdict
 from tierway.policies.errors import CacheError
+from tierway.policies.exact_only import why_exact_only
 from tierway.policies.lexicon import language_of
 from tierway.policies.protocols import CacheStore, Clock, Embedder, VectorIndex
 from tierway.policies.questions import Features, features
@@ -93,7 +93,6 @@ class Lookup:
         equivalence: Equivalence,
         faults: Faults,
         wall: Clock,
-        scope_is_user: bool,
         limits: Limits,
         used: Callable[[str], None],
         lessons: Lessons,
@@ -102,7 +101,7 @@ class Lookup:
         self._store, self._holding = store, holding
         self._embedder, self._index, self._equivalence = embedder, index, equivalence
         self._faults, self._wall = faults, wall
-        self._scope_is_user, self._limits, self._used = scope_is_user, limits, used
+        self._limits, self._used = limits, used
         self._lessons, self._consultation = lessons, consultation
 
     async def find(
@@ -123,7 +122,7 @@ class Lookup:
             hit = await self._hit(exact, None)
             if hit is not None:
                 return Found(hit, "exact")
-        reason = self._no_semantics(call, mark)
+        reason = self._no_semantics(call, mark, plan)
         if reason:
             return Found(None, reason)
         return await self._find_similar(call, mark, plan, serves, opinions=opinions)
@@ -160,20 +159,18 @@ class Lookup:
         self._holding.answers.put(held.id, entry.answer)
         return entry.answer
 
-    def _no_semantics(self, call: Call, mark: Fingerprint) -> str:
+    def _no_semantics(self, call: Call, mark: Fingerprint, plan: Plan) -> str:
         """Why this call is not matched by meaning, "" when it is."""
         if self._embedder is None:
             return "exact-only"
         if not mark.semantic:
             return mark.why_not
+        if reason := why_exact_only(call, max_turns=plan.max_turns):
+            return reason
         if not self._index.size(mark.partition):
             return "nothing-near"
         if not self.fits(mark.question):
             return "too-long"
-        if is_conversation(call) and not self_contained(mark.question):
-            return "not-self-contained"
-        if personal(mark.question) and not self._scope_is_user:
-            return "personal"
         return ""
 
     async def _find_similar(
@@ -205,7 +202,7 @@ class Lookup:
                 if verdict.uncertain and fits:
                     doubts.append(Doubt(held, cosine, verdict.probability))
         missed = Found(None, why_not, vector, nearest)
-        if doubts and opinions and self._may_be_told(mark.question):
+        if doubts and opinions and self._may_be_told(plan):
             return await self._consult(call, mark.question, doubts, missed)
         return missed
 
@@ -231,9 +228,9 @@ class Lookup:
             max_error_rate=call.controls.max_error_rate,
         )
 
-    def _may_be_told(self, question: str) -> bool:
+    def _may_be_told(self, plan: Plan) -> bool:
         """What somebody asks about himself is between him and the model that he asked."""
-        return self._consultation is not None and not personal(question)
+        return self._consultation is not None and not plan.personal
 
     async def _consult(
         self, call: Call, question: str, doubts: Sequence[Doubt], missed: Found
@@ -311,7 +308,3 @@ class Lookup:
     def fits(self, text: str) -> bool:
         """Whether there is an encoder, and the text fits its window."""
         return self._embedder is not None and self._embedder.fits(text)
-
-
-def is_conversation(call: Call) -> bool:
-    return any(turn.role == "assistant" for turn in call.ask.turns)

@@ -23,13 +23,15 @@ from tierway.cache.holding import Holding
 from tierway.cache.journal import Journal
 from tierway.cache.keys import Fingerprint
 from tierway.cache.lessons import MARK, Lessons
-from tierway.cache.lookup import Found, Hit, Limits, Lookup, Serves, is_conversation
+from tierway.cache.lookup import Found, Hit, Limits, Lookup, Serves
 from tierway.cache.replay import as_stored
 from tierway.cache.store import Selection
 from tierway.cache.upkeep import Faults, Job, Upkeep
 from tierway.policies.cacheability import Plan
+from tierway.policies.context import is_conversation
 from tierway.policies.equivalence import MAX_ERROR_RATE, Equivalence
 from tierway.policies.errors import CacheError
+from tierway.policies.exact_only import why_exact_only
 from tierway.policies.protocols import (
     CacheStore,
     Clock,
@@ -56,7 +58,6 @@ class SemanticCache:
         index: VectorIndex,
         equivalence: Equivalence,
         wall: Clock,
-        scope_is_user: bool = False,
         limits: Limits | None = None,
         opinion: SecondOpinion | None = None,
         opinion_rules: OpinionRules | None = None,
@@ -92,7 +93,6 @@ class SemanticCache:
             equivalence=equivalence,
             faults=self.faults,
             wall=wall,
-            scope_is_user=scope_is_user,
             limits=limits,
             used=self._upkeep.eviction.used,
             consultation=self.consultation,
@@ -192,7 +192,7 @@ class SemanticCache:
         )
         self._holding.hold(entry)
         self._holding.answers.put(entry.id, entry.answer)
-        wants_vector = not exact_only and self._wants_vector(call, mark)
+        wants_vector = not exact_only and self._wants_vector(call, mark, plan)
         vector = found.vector if found is not None and not exact_only else None
         self._upkeep.submit(Job(entry, wants_vector, vector))
         return entry.id
@@ -223,7 +223,7 @@ class SemanticCache:
         stored or not; how many entries went. Raises CacheError as `delete` does."""
         return await self._upkeep.purge.run(chosen)
 
-    def _wants_vector(self, call: Call, mark: Fingerprint) -> bool:
+    def _wants_vector(self, call: Call, mark: Fingerprint, plan: Plan) -> bool:
         """A conversation's partition gets vectors only once it is seen twice: most are never
         seen again."""
         seen = mark.partition in self._partitions
@@ -232,4 +232,5 @@ class SemanticCache:
         while len(self._partitions) > _PARTITIONS_KNOWN:
             self._partitions.popitem(last=False)
         wanted = mark.semantic and (seen or not is_conversation(call))
+        wanted = wanted and not why_exact_only(call, max_turns=plan.max_turns)
         return wanted and self._lookup.fits(mark.question)

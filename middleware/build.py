@@ -262,7 +262,6 @@ async def _cache_stage(
         index=_load("index." + given.index.kind)(embedder.dim if embedder else 1),
         equivalence=equivalence,
         wall=time.time,
-        scope_is_user=given.scope == "user",
         limits=Limits(
             encode_deadline_s=catalog.encode_timeout_s(given.embedder),
             store_bytes=catalog.store_bytes(given.store, kind),

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import re
+from collections.abc import Callable, Mapping, Sequence
 
 from tierway.cache.consult import OpinionRules
 from tierway.middleware.config import Settings
@@ -15,9 +16,12 @@ from tierway.middleware.settings import (
     SecondOpinionSettings,
     StoreSettings,
 )
+from tierway.middleware.settings import TtlRule as TtlRuleSettings
 from tierway.policies.cacheability import CacheRules, TtlRule
-from tierway.policies.context import time_sensitive
-from tierway.policies.types import Model, Tier
+from tierway.policies.context import asked_of, concerns
+from tierway.policies.personal import Personal
+from tierway.policies.types import Call, Model, Tier
+from tierway.policies.volatile import time_sensitive
 from tierway.router.dispatch import Ladder
 from tierway.router.fleet import ReplicaSpec
 from tierway.router.opinion import may_judge
@@ -108,16 +112,16 @@ def ladder(settings: Settings) -> Ladder:
 
 
 def cache_rules(given: CacheSettings) -> CacheRules:
+    personal = Personal(given.personal)
     return CacheRules(
         mode=given.mode,
         scope=given.scope,
         ttl_s=given.ttl_s,
-        ttl_rules=tuple(
-            TtlRule(rule.ttl_s, lambda call: time_sensitive(call.ask.question))
-            for rule in given.ttl_rules  # `time_sensitive` is the only match there is
-        ),
+        ttl_rules=tuple(TtlRule(rule.ttl_s, _matcher(rule, personal)) for rule in given.ttl_rules),
         max_temperature=given.max_temperature,
         store_tool_calls=given.store_tool_calls,
+        personal=personal,
+        max_turns=given.max_turns,
     )
 
 
@@ -149,6 +153,27 @@ def remote_embedder(given: EmbedderSettings) -> Mapping[str, int | float]:
     bounds = {"dim": given.dim, "max_chars": given.max_chars}
     chosen = {name: bound for name, bound in bounds.items() if bound is not None}
     return {**chosen, "timeout_s": encode_timeout_s(given)}
+
+
+def _matcher(rule: TtlRuleSettings, personal: Personal) -> Callable[[Call], bool]:
+    """Whether all that the rule names holds of a call; the cheap parts are looked at first."""
+    pattern = re.compile(rule.regex) if rule.regex else None
+    kinds: Mapping[str, Callable[[str], bool]] = {
+        "time_sensitive": time_sensitive,
+        "personal": personal,
+    }
+    about = kinds.get(rule.match)
+
+    def matches(call: Call) -> bool:
+        return (
+            rule.model in (None, call.model)
+            and rule.tenant in (None, call.tenant)
+            and rule.namespace in (None, call.controls.namespace)
+            and (pattern is None or pattern.search(asked_of(call)) is not None)
+            and (about is None or concerns(call, about))
+        )
+
+    return matches
 
 
 def limits(settings: Settings) -> Limits:

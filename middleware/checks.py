@@ -23,6 +23,7 @@ def cross_faults(tree: SettingsTree) -> Iterator[Fault]:
     yield from _server_faults(tree)
     yield from _cache_faults(tree.cache)
     yield from _opinion_faults(tree)
+    yield from _ttl_rule_faults(tree)
     for name in tree.tiers:
         if name == "auto":
             yield Fault(
@@ -55,7 +56,8 @@ def _cache_faults(cache: CacheSettings) -> Iterator[Fault]:
         text = "goes with key_env, which seals; this one only opens what is there"
         yield Fault(("cache", "store", "old_key_env"), text, cache.store.old_key_env)
     yield from _store_faults(cache)
-    if len({rule.match for rule in cache.ttl_rules}) < len(cache.ttl_rules):
+    kinds = {tuple(rule.model_dump(exclude={"ttl_s"}).values()) for rule in cache.ttl_rules}
+    if len(kinds) < len(cache.ttl_rules):
         yield Fault(("cache", "ttl_rules"), "each match at most once")
 
 
@@ -106,6 +108,20 @@ def _embedder_faults(embedder: EmbedderSettings) -> Iterator[Fault]:
     for key in ("url", "api_key_env", "dim", "max_chars"):
         if embedder.kind != "openai" and (value := getattr(embedder, key)) is not None:
             yield Fault((*path, key), "goes with kind: openai", value)
+
+
+def _ttl_rule_faults(tree: SettingsTree) -> Iterator[Fault]:
+    """A rule for a name that nobody can give would never hold."""
+    tenants = [tenant.name for tenant in tree.tenants]
+    models = ["auto", *tree.tiers, *tree.models, *tree.aliases]
+    for at, rule in enumerate(tree.cache.ttl_rules):
+        path = ("cache", "ttl_rules", at)
+        if rule.tenant is not None and rule.tenant not in tenants:
+            known = ", ".join(tenants) or "there are none"
+            yield Fault((*path, "tenant"), f"must be one of the tenants: {known}", rule.tenant)
+        if rule.model is not None and rule.model not in models:
+            text = f"must be auto, a tier, a model or an alias: {', '.join(models)}"
+            yield Fault((*path, "model"), text, rule.model)
 
 
 def _model_faults(name: str, model: ModelSettings, tree: SettingsTree) -> Iterator[Fault]:

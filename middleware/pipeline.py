@@ -23,7 +23,6 @@ from tierway.cache.lookup import Found, Hit
 from tierway.cache.replay import as_events, fast_cached_json
 from tierway.cache.semantic import SemanticCache
 from tierway.policies.cacheability import CacheRules, Plan, calls_tools, lookup, storable
-from tierway.policies.context import personal
 from tierway.policies.errors import (
     BadCall,
     CacheError,
@@ -154,9 +153,7 @@ class Pipeline:
         if not (plan.lookup or plan.store or plan.join):
             return _Lookup(plan, _NO_MARK)
         try:
-            # What is asked about oneself has one answer per user, whoever else may share.
-            scope = "user" if personal(call.ask.question) else rules.scope
-            mark = fingerprint(call, names=names, scope=scope, ignore=stage.ignore)
+            mark = fingerprint(call, names=names, scope=plan.scope, ignore=stage.ignore)
         except CacheError as error:
             stage.cache.faults.add("key", error)
             trace.cache_reason = error.public

@@ -129,8 +129,14 @@ class SecondOpinionSettings(Section):
 
 
 class TtlRule(Section):
-    match: Literal["time_sensitive"]
-    ttl_s: Seconds
+    """What is given must all hold of a request."""
+
+    match: Literal["time_sensitive", "personal", "any"] = "any"  # the other keys then narrow it
+    regex: Regex | None = None
+    model: Text | None = None
+    tenant: Text | None = None
+    namespace: Text | None = None
+    ttl_s: Annotated[Number, Field(ge=0)]
 
 
 class IgnoreRule(Section):
@@ -154,6 +160,9 @@ class CacheSettings(Section):
     max_temperature: Annotated[Number, Field(ge=0, le=2)] = 1.0
     store_tool_calls: Annotated[bool, Field(strict=True)] = False  # a call acts in the world
     ignore: tuple[IgnoreRule, ...] = ()  # what may differ is the operator's to know
+    personal: tuple[Text, ...] = ()  # the words that any business shares are built in
+    # A longer history hardly comes twice, but for a repetition, which still hits word for word.
+    max_turns: Count | None = 6
 
 
 class Price(Section):

@@ -18,9 +18,11 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Literal
 
+from tierway.policies.context import concerns
+from tierway.policies.personal import Personal
 from tierway.policies.types import CacheControl, Call, WireName
 
 Mode = Literal["serve", "observe", "off"]
@@ -32,7 +34,8 @@ CACHED_WIRES: frozenset[str] = frozenset({"chat", "completions", "messages", "em
 
 @dataclass(frozen=True, slots=True)
 class TtlRule:
-    """Calls that `matches` live at most `ttl_s`, and accept no answer older than that."""
+    """Calls that `matches` live at most `ttl_s`, and accept no answer older than that; with 0
+    they are neither looked up, stored nor joined."""
 
     ttl_s: float
     matches: Callable[[Call], bool]
@@ -46,6 +49,8 @@ class CacheRules:
     ttl_rules: tuple[TtlRule, ...] = ()
     max_temperature: float = 1.0
     store_tool_calls: bool = False
+    personal: Personal = field(default_factory=Personal)
+    max_turns: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,7 +60,9 @@ class Plan:
     `serve` is False in observe mode: a hit is counted, not served. `join` means sharing one
     upstream call with identical ones, in either role. `reason` is a short constant naming
     the first thing that was ruled out, "" when nothing was. `max_age_s` bounds the age of
-    an answer that may be served, None where its own time to live is enough.
+    an answer that may be served, None where its own time to live is enough. `scope` is who
+    may share the answer; `personal` tells that it is its asker's own. A conversation of more human
+    turns than `max_turns` is not matched by meaning; what else is not, exact_only.py says.
     """
 
     lookup: bool
@@ -66,15 +73,20 @@ class Plan:
     max_age_s: float | None = None
     serve: bool = True
     only_if_cached: bool = False
+    scope: Scope = "tenant"
+    personal: bool = False
+    max_turns: int | None = None
 
 
 def lookup(call: Call, rules: CacheRules) -> Plan:
     """Decides before anything is looked up; pure but for the rules' own `matches`."""
     control = call.controls.cache
-    out = _ruled_out(call, rules)
-    if out:
-        return Plan(False, False, False, out, only_if_cached=control.only_if_cached)
-    limits = [rule.ttl_s for rule in rules.ttl_rules if rule.matches(call)]
+    personal = concerns(call, rules.personal)
+    scope: Scope = "user" if personal else rules.scope
+    out = _ruled_out(call, rules) or _nameless(call, rules, scope)
+    limits = () if out else [rule.ttl_s for rule in rules.ttl_rules if rule.matches(call)]
+    if out or 0 in limits:
+        return Plan(False, False, False, out or "ttl-rule", only_if_cached=control.only_if_cached)
     ttl_s = min([rules.ttl_s, *limits, *_given(control.ttl_s)])
     max_age_s = min([*limits, *_given(control.max_age_s)], default=None)
     fresh = control.no_cache or control.max_age_s == 0
@@ -88,6 +100,9 @@ def lookup(call: Call, rules: CacheRules) -> Plan:
         max_age_s=max_age_s,
         serve=rules.mode == "serve",
         only_if_cached=control.only_if_cached,
+        scope=scope,
+        personal=personal,
+        max_turns=rules.max_turns,
     )
 
 
@@ -169,9 +184,6 @@ def _ruled_out(call: Call, rules: CacheRules) -> str:
         return "off"
     if call.wire not in CACHED_WIRES:
         return "wire"
-    if rules.scope == "user" and not call.user:
-        # All who give no name would share one user's answers.
-        return "no-user"
     if _number(body.get("n")) > 1:
         return "n"
     if _number(body.get("temperature")) > rules.max_temperature:
@@ -180,6 +192,14 @@ def _ruled_out(call: Call, rules: CacheRules) -> str:
     if body.get("audio") or (isinstance(modalities, list) and "audio" in modalities):
         return "audio"
     return ""
+
+
+def _nameless(call: Call, rules: CacheRules, scope: Scope) -> str:
+    """Why a call without a user has no place in the cache: all who give no name would share one
+    user's answers, and what is asked about oneself has one answer per user."""
+    if call.user or scope != "user":
+        return ""
+    return "no-user" if rules.scope == "user" else "personal"
 
 
 def _reason(control: CacheControl, ttl_s: float) -> str:

@@ -1,116 +1,159 @@
-"""What a question rests on besides its words: earlier turns, who asks it, when it is asked.
+"""Does the newest turn stand on its own, or lean on the turns before it?
 
-Word lists in English and Chinese, read by pattern. They decide whether a question may be
-matched by meaning, whose cache answers it and for how long, never which answer is right.
+Within a conversation any word that may point back counts ("is it cheap?", 它呢), and so does a text
+too short to say what it is about. A single turn has nothing before it: there only a short text
+leans, one that wants more of something or whose pronoun can mean nothing that the text itself has
+named ("how old is he" leans, "how do birds find their way" does not). What leans is answered by
+exact repetition only.
 """
 
 from __future__ import annotations
 
 import re
 import unicodedata
-from functools import lru_cache
+from collections.abc import Callable
 
-from tierway.policies.lexicon import language_of
+from tierway.policies.lexicon import entries, language_of
+from tierway.policies.types import Call
 
-_END_CHARS = 500
+SHORT = 1000
+"""Characters; of a longer text only its ends are read."""
 
-_ANAPHORA = re.compile(
-    r"\b(?:it|its|they|them|their|this|that|these|those|he|him|his|she|her|hers|former|latter|"
-    r"(?:the|that|this|another|other) ones?|same|above|previous|again|else|instead|more|"
-    r"there|then|here|continue|go on|elaborate|and you|what about|how about)\b|"
-    r"它|他|她|这个|那个|这些|那些|这样|那样|这种|那种|这里|那里|上面|上述|刚才|前者|后者|"
-    r"其中|继续|还有|再来|接着|然后呢|呢$|换一个|同样|另外|另一个",
+_POINTING_EN = (
+    r"it|its|they|them|their|theirs|this|that|these|those|he|him|his|she|her|hers|former|latter|"
+    r"(?:the|that|this|another|other|which) ones?|above|previous|there|here"
+)
+_POINTING = re.compile(
+    rf"\b(?:{_POINTING_EN})\b|"
+    r"它|他|她|这个|那个|这些|那些|这样|那样|这种|那种|这里|那里|上面|上述|刚才|前者|后者|其中",
+    re.IGNORECASE,
+)
+# Moves in a conversation: they want more of it, or another turn of the same.
+_GOING_ON = re.compile(
+    r"\b(?:same|again|else|instead|more|then|continue|go on|keep going|elaborate|and you|"
+    r"what about|how about|(?:the|an?) (?:first|second|third|fourth|last|next|other) (?:one|part|"
+    r"point|option|example|paragraph|sentence)|(?:an)?other example|what do you mean|you (?:said|"
+    r"mentioned|told|wrote)|are you sure|shorter|longer|rephrase|reword)\b|"
+    r"^(?:and|or|but|so|also)\b|"
+    r"继续|还有|再来|再(?:说|讲|写|给|解释)|接着|然后呢|呢[?？]?$|换一个|换个|同样|另外|另一个|"
+    r"第[一二三四五六七八九十\d]+个|举个例子|翻译成|详细(?:点|一点|些)|你(?:确定|刚才|说的)|^那",
     re.IGNORECASE,
 )
 # "that" as a conjunction, "is there", "it" as a formal subject: no pointing back.
-_NOT_ANAPHORA = re.compile(
+_NOT_POINTING = re.compile(
     r"\b(?:is|are|was|were) (?:there|it (?:possible|true|safe|legal|ok|okay|normal|bad|good|"
-    r"worth|better))\b|"
-    r"\b(?:there (?:is|are|was|were)|more than|once more|what time is it|does it (?:take|cost)|"
-    r"it (?:takes?|is) (?:to|possible)|this (?:year|month|week)|the same \w+ as)\b|"
-    r"(?<=\w )that (?=(?:is|are|was|were|can|could|will|do|does|has|have|the|a|i|you|we|"
-    r"people)\b)|其他|吉他|他人",
+    r"worth|better|illegal|healthy|necessary|important|hard|easy|wrong|rude|common))\b|"
+    r"\b(?:there (?:is|are|was|were)|more [\w ]{0,30}?than|once more|what time is it|"
+    r"does it (?:take|cost|mean to)|it (?:takes?|is) (?:to|possible)|"
+    r"this (?:year|month|week(?:end)?|morning|evening|summer|winter)|the same \w+ as|and more)\b|"
+    r"(?<=\w )that (?=(?:is|are|was|were|can|could|will|do|does|has|have|had|the|a|an|i|you|we|"
+    r"people|it|they|he|she|my|your)\b)|其他|吉他|他人|他们(?=说)",
     re.IGNORECASE,
 )
-_PERSONAL = re.compile(
-    r"\b(?:my|mine|our) (?:\w+ ){0,2}?(?:orders?|accounts?|balance|subscription|plan|bills?|"
-    r"invoices?|payments?|"
-    r"refund|cards?|statements?|transactions?|transfer|salary|bookings?|reservations?|"
-    r"flights?|tickets?|"
-    r"appointments?|schedule|calendar|emails?|messages?|inbox|files?|documents?|passport|"
-    r"address|name|birthday|password|location|profile|history|cart|package|delivery|shipment|"
-    r"data|records?|results?|score|grades?|usage|limit|quota|points?|rewards?|insurance|"
-    r"policy|visa|"
-    r"loan|mortgage|credit|pin|phone|contacts?|to-?do|list|notes?|reminders?|alarms?|meetings?)\b|"
-    r"\b(?:who am i|where am i|am i (?:eligible|registered|allowed|logged)|do i (?:have|owe)|"
-    r"what do i owe|did i|have i|i owe)\b|"
-    r"(?:我|本人|咱)(?:的)?(?:上(?:一|个|次)?)?(?:订单|账户|账号|帐户|帐号|余额|额度|账单|"
-    r"快递|包裹|工资|密码|"
-    r"预订|预约|航班|机票|车票|会员|套餐|流量|话费|积分|银行卡|信用卡|贷款|借款|还款|花呗|"
-    r"借呗|身份证|地址|名字|"
-    r"生日|成绩|日程|邮件|消息|文件|合同|保单|退款|支付|转账)|我(?:是谁|在哪|叫什么|欠|还欠)",
+# Pronouns that stand for a thing by themselves; "this app" names what it means.
+_BARE = re.compile(
+    r"\b(?:it|they|them|he|him|she|(?:this|that|these|those|(?:the|this|that|another|other|"
+    r"first|second|third|last) ones?|the (?:above|former|latter|previous))"
+    r"(?=\W*$| (?:is|are|was|were|do|does|did|in|into|to|mean|means|work|works|again|please)\b))\b|"
+    r"[它他她](?!人)|(?:这|那)(?:个|些|样|种|里|)(?=$|\W|怎么|多少|是|有|能|可以|要|什么|为什么)|"
+    r"上面|上述|前者|后者|其中",
     re.IGNORECASE,
 )
-_TIME_SENSITIVE = re.compile(
-    r"\b(?:now|today|tonight|tomorrow|yesterday|currently|current|latest|newest|recent|recently|"
-    r"(?:last|this|past|coming|next) (?:night|week|weekend|month|quarter|year|morning|afternoon|"
-    r"evening|season|match|game|race|election|"
-    r"(?:mon|tues|wednes|thurs|fri|satur|sun)day)|upcoming|nowadays|so far|live|breaking|news|"
-    r"weather|forecast|raining|snowing|temperature (?:in|outside)|"
-    r"prices?|pric(?:ed|ing)|stocks?|shares?|market cap|exchange rate|interest rate|"
-    r"(?:what(?:'?s| is)|tell me) the (?:time|date)|what time is it|what (?:day|date) is it|"
-    r"scores?|standings|who (?:won|wins|is winning|leads)|traffic|"
-    r"(?:is|are|was) (?:[\w.-]+ ){1,4}(?:down|up|offline|online|open|closed|alive|dead|working|"
-    r"available)|outage|"
-    r"(?:days?|weeks?|months?|hours?|long) (?:\w+ )?(?:until|till|to go|left|since)|"
-    r"still (?:alive|open|available)|how old is|"
-    r"who(?:'?s| is| are|se)\b[^.?!]{0,60}?\b(?:president|prime minister|minister|ceo|cto|cfo|king|"
-    r"queen|pope|mayor|governor|senator|chancellor|champion|chair(?:man|woman)?|head|leader|coach|"
-    r"captain|owner|richest|monarch|secretary|speaker|director|manager)|"
-    r"trending|in stock|net worth|population)\b|"
-    r"今天|今日|今晚|今早|明天|明日|明晚|昨天|昨日|昨晚|昨夜|后天|前天|现在|目前|当前|眼下|最新|最近|"
-    r"近期|近日|刚刚|刚才|[本这上下]个?(?:周|月|星期|礼拜|季度|赛季|场|轮)|今年|去年|明年|实时|即时|"
-    r"天气|气温|下雨|下雪|新闻|股价|股票|大盘|油价|金价|房价|价格|汇率|利率|比分|赛果|路况|几点了|"
-    r"现任|在任|赢了|谁赢|崩了|宕机|挂了|行情|排行|热搜|多少钱|"
-    r"(?:还有|还剩|距离?|离).{0,8}(?:几|多少|多久)|"
-    r"(?:总统|总理|首相|主席|国王|女王|部长|市长|省长|书记|董事长|总裁|首席|教练|队长|冠军|首富)"
-    r".{0,3}(?:是谁|谁|叫什么|是哪)|谁是.{0,12}(?:总统|总理|首相|主席|国王|女王|部长|市长|省长|"
-    r"书记|董事长|总裁|教练|队长|冠军|首富)",
+_FORMAL_IT = re.compile(
+    r"\b(?:(?:is|was) (?:it|that) (?:like|me|so|worth|that|to|correct|acceptable|contraindicated|"
+    r"\w+ (?:to|that|for|if))|(?:does|do|did|would|will|could|can|might|should|has|had) it "
+    r"(?:feel|mean|be|take|cost|happen|been|hurt|matter|rain|snow)|it (?:appears|seems|feels|would|"
+    r"takes?|happens|looks like|turns out)|it's (?:been|\w+ (?:to|that))|"
+    r"(?:is|what's|what is) it (?:called|when|to|whenever))\b",
     re.IGNORECASE,
 )
+_ZH_PIECE = re.compile(r"[\u4e00-\u9fff]|[A-Za-z0-9]+")
+_WORD = re.compile(r"[A-Za-z][\w'-]*|[\u4e00-\u9fff]")
+# Words that name nothing a pronoun could mean.
+_NAMES_NOTHING = frozenset(
+    entries("""
+    a about all am an and any are as at be been being best but by can could cost did do does doing
+    done explain find fix for from get give go good had has have help how i if in into is just know
+    let like long make many may me mean might more most much my need no not now of off old on one
+    or our out please say shall should show so some still summarise summarize take tell than thank
+    thanks that the then think to too translate turn up us use used using want was way we were what
+    when where which who whom whose why will with work works would write yes you your rewrite
+    first last next other same buy call change compare describe happen happens happened open see
+    start stop try big tall far fast hot deep high large small cheap safe true right sure
+    """)
+)
+_ZH_NAMES_NOTHING = frozenset(
+    "的了吗呢吧啊是什么怎样做用有多少哪在和跟与对把被给让请你我您能会要可以想说"
+)
+_ZH_SHORTEST, _EN_SHORTEST = 5, 4
+_SHORT = {"zh": 12, "en": 8}  # a single turn beyond that says what it is about
+_MOVE = {"zh": 7, "en": 4}
 
 
 def self_contained(question: str) -> bool:
-    """False when the question leans on earlier turns: pronouns, `continue`, a word or two."""
-    text = unicodedata.normalize("NFKC", _ends(question)).strip()
-    if _ANAPHORA.search(_NOT_ANAPHORA.sub(" ", text)):
+    """False when a turn within a conversation may lean on the turns before it."""
+    whole = _normal(question)
+    text = _NOT_POINTING.sub(" ", whole)
+    if _POINTING.search(text) or _GOING_ON.search(text):
         return False
-    if language_of(text) == "zh":
-        return len(re.findall(r"[\u4e00-\u9fff]|[A-Za-z0-9]+", text)) >= 5
-    return len(text.split()) >= 4
+    if language_of(whole) == "zh":
+        return _length(whole, "zh") >= _ZH_SHORTEST
+    return _length(whole, "en") >= _EN_SHORTEST
 
 
-def personal(question: str) -> bool:
-    """True when the answer depends on who asks: my order, 我的余额."""
-    return _concerns_asker(_ends(question))
+def stands_alone(question: str) -> bool:
+    """False when a single turn points at something that it does not name itself."""
+    text = _FORMAL_IT.sub(" ", _NOT_POINTING.sub(" ", _normal(question)))
+    language = "zh" if language_of(text) == "zh" else "en"
+    length = _length(text, language)
+    if length > _SHORT[language]:
+        return True
+    if length <= _MOVE[language] and _GOING_ON.search(text):
+        return False
+    pointing = _BARE.search(text)
+    return pointing is None or _names_something(text[: pointing.start()])
 
 
-def time_sensitive(question: str) -> bool:
-    """True when the answer changes within days: today, latest, 天气, price."""
-    return _ages(_ends(question))
+def asked_of(call: Call) -> str:
+    """What is asked: the client's own query, else the newest human turn."""
+    return call.controls.cache.query or call.ask.question
 
 
-@lru_cache(maxsize=4096)
-def _concerns_asker(text: str) -> bool:
-    return _PERSONAL.search(text) is not None
+def is_conversation(call: Call) -> bool:
+    return any(turn.role == "assistant" for turn in call.ask.turns)
 
 
-@lru_cache(maxsize=4096)
-def _ages(text: str) -> bool:
-    # Asked of every request, and many requests are the same: the search costs a tenth of a hit.
-    return _TIME_SENSITIVE.search(text) is not None
+def concerns(call: Call, test: Callable[[str], bool]) -> bool:
+    """Whether `test` holds of what is asked. A turn that leans on the conversation ("and last
+    month?") asks about the same as the human turns before it. Never for embeddings, which say
+    nothing."""
+    if call.wire == "embeddings":
+        return False
+    asked = call.controls.cache.query or call.ask.question  # inlined: asked of every request
+    if test(asked):
+        return True
+    if len(call.ask.turns) < 2 or not is_conversation(call) or self_contained(asked):
+        return False
+    return any(turn.role == "user" and test(turn.text) for turn in call.ask.turns)
 
 
-def _ends(text: str) -> str:
+def ends(text: str) -> str:
     """What a long text asks stands at its beginning or its end."""
-    return text if len(text) <= 2 * _END_CHARS else f"{text[:_END_CHARS]}\n{text[-_END_CHARS:]}"
+    half = SHORT // 2
+    return text if len(text) <= SHORT else f"{text[:half]}\n{text[-half:]}"
+
+
+def _normal(question: str) -> str:
+    return unicodedata.normalize("NFKC", ends(question)).strip()
+
+
+def _length(text: str, language: str) -> int:
+    """Words, in Chinese characters."""
+    return len(_ZH_PIECE.findall(text)) if language == "zh" else len(text.split())
+
+
+def _names_something(text: str) -> bool:
+    words = [word.lower() for word in _WORD.findall(text)]
+    latin = [word for word in words if word.isascii() and word not in _NAMES_NOTHING]
+    chinese = [w for w in words if not w.isascii() and w not in _ZH_NAMES_NOTHING]
+    return bool(latin) or len(chinese) >= 2

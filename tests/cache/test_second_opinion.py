@@ -279,10 +279,13 @@ def test_what_is_personal_is_told_nobody() -> None:
 
     async def main(rig: Rig) -> None:
         await rig.keep(mine)
-        assert (await rig.find("What is my account balance?")).reason == "below"
+        asked = replace(make_call("What is my account balance?"), user="ann")
+        plan = lookup(asked, CacheRules())
+        found = await rig.cache.find(asked, mark_of(asked), plan, rig.serves)
+        assert found.reason == "below"
         assert rig.asked == []
 
-    run(Rig(near={mine: 0.9}, scope_is_user=True), main)
+    run(Rig(near={mine: 0.9}), main)
 
 
 def test_nobody_is_asked_where_it_was_not_wished() -> None:

@@ -201,7 +201,7 @@ def test_why_nothing_was_looked_for_by_meaning() -> None:
         assert (await rig.find()).reason == "nothing-near"
         await rig.keep()
         assert (await rig.find("a " * 51)).reason == "too-long"
-        assert (await rig.find("What is my name?")).reason == "personal"
+        assert (await rig.find("What is 17 * 23?")).reason == "arithmetic"
         assert rig.embedder is not None
         assert rig.embedder.texts == [(FRANCE,)]
 
@@ -214,14 +214,20 @@ def test_why_nothing_was_looked_for_by_meaning() -> None:
         await rig.keep()
         assert (await rig.find(FRANCE_TOO)).reason == "uncalibrated"
 
-    async def own_cache(rig: Rig) -> None:
-        await rig.keep()
-        assert (await rig.find("What is my name?")).reason != "personal"
-
     run(main)
     run(exact_only, Rig(with_embedder=False))
     run(uncalibrated, Rig(calibrations=()))
-    run(own_cache, Rig(scope_is_user=True))
+
+
+def test_what_only_its_own_words_may_find_gets_no_vector() -> None:
+    async def main(rig: Rig) -> None:
+        assert rig.embedder is not None
+        for question in ("tell me a joke", "How old is he?", "What is 17 * 23?"):
+            await rig.keep(question)
+            assert (await rig.find(question)).hit is not None
+        assert rig.embedder.texts == []
+
+    run(main)
 
 
 def test_a_question_that_leans_on_the_conversation_is_not_matched() -> None:

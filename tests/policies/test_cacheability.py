@@ -16,6 +16,7 @@ from tierway.policies.cacheability import (
     lookup,
     storable,
 )
+from tierway.policies.personal import Personal
 from tierway.policies.types import Ask, CacheControl, Call, Controls
 
 RULES = CacheRules(ttl_rules=(TtlRule(60.0, lambda call: "today" in call.ask.question),))
@@ -125,6 +126,37 @@ def test_scope_user_wants_a_user() -> None:
     assert allowed(plan(rules=rules, user="")) == (False, False, False, "no-user")
     assert plan(rules=rules, user="ann").lookup
     assert plan(user="").lookup
+
+
+@pytest.mark.parametrize("question", ["What is my account balance?", "我的余额是多少"])
+@pytest.mark.parametrize("scope", ["tenant", "user", "shared"])
+def test_a_personal_answer_is_its_users_alone(scope: Any, question: str) -> None:
+    rules = CacheRules(scope=scope)
+    assert plan(rules=rules, question=question).scope == "user"
+    nobodys = plan(rules=rules, question=question, user="")
+    reason = "no-user" if scope == "user" else "personal"
+    assert allowed(nobodys) == (False, False, False, reason)
+    assert plan(rules=rules).scope == scope
+
+
+def test_the_query_may_be_personal_and_an_operators_word_makes_it_so() -> None:
+    rules = CacheRules(scope="shared", personal=Personal(("badge",)))
+    assert plan(rules=rules, query="What is my balance?").scope == "user"
+    assert plan(rules=rules, question="Which badge opens it?").scope == "user"
+    assert plan(question="Which badge opens it?").scope == "tenant"
+    assert plan(rules=rules, question="What is my balance?", wire="embeddings").scope == "shared"
+
+
+def test_a_rule_of_no_seconds_keeps_the_call_out() -> None:
+    never = CacheRules(ttl_rules=(TtlRule(0, lambda call: "today" in call.ask.question),))
+    assert allowed(plan(rules=never, question="today?")) == (False, False, False, "ttl-rule")
+    assert plan(rules=never, question="today?", only_if_cached=True).only_if_cached
+    assert plan(rules=never).lookup
+
+
+def test_what_only_its_own_words_may_find_is_still_looked_up_and_kept() -> None:
+    assert allowed(plan(question="tell me a joke")) == (True, True, True, "")
+    assert plan(rules=CacheRules(max_turns=3)).max_turns == 3
 
 
 def test_time_sensitive_questions_live_short_and_accept_nothing_older() -> None:
