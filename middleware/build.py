@@ -278,6 +278,7 @@ async def _cache_stage(
         catalog.cache_rules(given),
         ignore=tuple(Ignore(rule.part, re.compile(rule.regex)) for rule in given.ignore),
         serve_stale="stale_cache" in settings.degrade,
+        replay_tokens_per_s=given.replay_tokens_per_s,
         store=kind,
         feedback=feedback,
     )

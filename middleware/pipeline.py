@@ -20,7 +20,7 @@ from tierway.cache.coalesce import Flights
 from tierway.cache.feedback import Answered, Feedback
 from tierway.cache.keys import Fingerprint, Ignore, fingerprint
 from tierway.cache.lookup import Found, Hit
-from tierway.cache.replay import as_events, fast_cached_json
+from tierway.cache.replayed import replayed
 from tierway.cache.semantic import SemanticCache
 from tierway.policies.cacheability import CacheRules, Plan, calls_tools, lookup, storable
 from tierway.policies.errors import (
@@ -32,7 +32,7 @@ from tierway.policies.errors import (
     UpstreamTimeout,
 )
 from tierway.policies.protocols import Answer, Clock
-from tierway.policies.types import Call, Head, Source, Trace, Usage, WireName
+from tierway.policies.types import Call, Trace, WireName
 from tierway.router.dispatch import Dispatcher
 from tierway.router.route import Pick, TierRouter
 
@@ -53,6 +53,7 @@ class CacheStage:
     serve_stale: bool = True
     store: str = "memory"
     feedback: Feedback | None = None
+    replay_tokens_per_s: float | None = None
 
 
 @dataclass(slots=True)
@@ -254,10 +255,10 @@ class Pipeline:
             return None
         return await self._stage.cache.find_stale(look.mark)
 
-    def _replay(self, call: Call, hit: Hit, trace: Trace, *, stale: bool = False) -> Replay | None:
+    def _replay(self, call: Call, hit: Hit, trace: Trace, *, stale: bool = False) -> Answer | None:
         """The hit as an answer; None, counted, for an entry that cannot be rendered."""
         try:
-            replay = Replay(call, hit)
+            replay = replayed(call, hit, tokens_per_s=self._stage.replay_tokens_per_s)
         except CacheError as error:
             self._stage.cache.faults.add("entry", error)
             trace.cache_reason = "broken entry"
@@ -275,32 +276,6 @@ class Pipeline:
         return replay
 
 
-class Replay:
-    """A stored answer in the form its asker wants: an Answer."""
-
-    __slots__ = ("_chunks", "head", "source", "usage")
-
-    def __init__(self, call: Call, hit: Hit) -> None:
-        wire = "chat" if call.wire == "messages" else call.wire
-        self.source: Source = hit.source
-        self.usage: Usage | None = hit.usage
-        if call.stream and wire != "embeddings":
-            events = as_events(orjson.loads(hit.answer), include_usage=call.includes_usage)
-            self._chunks = [b"".join(events)]
-            self.head = Head(200, _EVENT_STREAM, wire, stream=True)
-        else:
-            self._chunks = [fast_cached_json(hit.answer)]
-            self.head = Head(200, _JSON, wire, stream=False)
-
-    async def read(self) -> bytes:
-        return self._chunks.pop(0) if self._chunks else b""
-
-    async def aclose(self) -> None:
-        self._chunks = []
-
-
-_EVENT_STREAM = ((b"content-type", b"text/event-stream; charset=utf-8"),)
-_JSON = ((b"content-type", b"application/json"),)
 _NO_MARK = Fingerprint(b"", b"", "", semantic=False)
 
 

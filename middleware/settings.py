@@ -158,6 +158,7 @@ class CacheSettings(Section):
     scope: Literal["tenant", "user", "shared"] = "tenant"  # no answer crosses a customer's border
     # The default of the OpenAI API: callers who ask for more want variety.
     max_temperature: Annotated[Number, Field(ge=0, le=2)] = 1.0
+    replay_tokens_per_s: Annotated[Number, Field(gt=0, le=10_000)] | None = None  # nobody waits
     store_tool_calls: Annotated[bool, Field(strict=True)] = False  # a call acts in the world
     ignore: tuple[IgnoreRule, ...] = ()  # what may differ is the operator's to know
     personal: tuple[Text, ...] = ()  # the words that any business shares are built in

@@ -32,7 +32,7 @@ FULL: dict[str, Any] = {
         },
         "ttl_s": 86400,
         "ttl_rules": [{"match": "time_sensitive", "ttl_s": 60}], "scope": "tenant",
-        "max_temperature": 1.0, "store_tool_calls": False,
+        "max_temperature": 1.0, "store_tool_calls": False, "replay_tokens_per_s": None,
         "ignore": [{"in": "system", "regex": "Current time: .*"}],
     },
     "models": {

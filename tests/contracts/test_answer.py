@@ -12,7 +12,7 @@ from fakes import EVENTS, FakeAnswer, FakeClock, completion, make_call, stream_o
 
 from tierway.cache.coalesce import Flights
 from tierway.cache.lookup import Hit
-from tierway.middleware.pipeline import Replay
+from tierway.cache.replayed import PacedReplay, Replay
 from tierway.policies.errors import BrokenStream
 from tierway.policies.protocols import Answer
 from tierway.policies.types import Head, Source
@@ -149,9 +149,13 @@ async def make_replay(script: Script) -> Answer:
     return Replay(make_call(stream=True), Hit("e_1", BODY, SOURCE, 0.0))
 
 
+async def make_paced(script: Script) -> Answer:
+    return PacedReplay(make_call(stream=True), Hit("e_1", BODY, SOURCE, 0.0), 1e6)
+
+
 Make = Callable[[Script], Awaitable[Answer]]
 PAUSING = [make_fake, make_stream, make_cloud, make_leased, make_share]
-ALL = [*PAUSING, make_whole, make_replay]
+ALL = [*PAUSING, make_whole, make_replay, make_paced]
 anybody = pytest.mark.parametrize("make", ALL, ids=lambda make: make.__name__[5:])
 pausing = pytest.mark.parametrize("make", PAUSING, ids=lambda make: make.__name__[5:])
 
