@@ -14,6 +14,8 @@ from typing import TYPE_CHECKING, TypeVar
 import numpy as np
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
+
     from numpy.typing import NDArray
 
     Numbers = NDArray[np.uint64]
@@ -25,8 +27,8 @@ FIRST = 256
 STEADY = 65_536
 """Rows that are copied in a few milliseconds when there must be room for more."""
 
-_MASK = (1 << 64) - 1
-_SPREAD = 0x9E3779B97F4A7C15
+MASK = (1 << 64) - 1
+SPREAD = 0x9E3779B97F4A7C15
 """2^64 over the golden ratio: its multiples fall evenly (Knuth, TAOCP 3, 6.4)."""
 
 
@@ -78,6 +80,7 @@ class RowMap:
 
     `numbers` is that column, uint64; `put` is called once a row's number stands in it,
     `remove` before it changes. Rows of equal number may be there together; `find` returns one.
+    Fewer numbers than rows make it slow.
     """
 
     def __init__(self, numbers: Numbers) -> None:
@@ -98,13 +101,16 @@ class RowMap:
 
     def find(self, number: int) -> int:
         """A row of this number, -1 if there is none."""
+        return next(self.all(number), -1)
+
+    def all(self, number: int) -> Iterator[int]:
+        """Every row of this number."""
         slot, stored, last = self._slot, self._number, self._last
         at = self._home(number)
         while row := slot[at]:
             if stored[row - 1] == number:
-                return row - 1
+                yield row - 1
             at = (at + 1) & last
-        return -1
 
     def put(self, row: int) -> None:
         at = self._home(self._number[row])
@@ -145,7 +151,7 @@ class RowMap:
             rows, at = rows[left], (at[left] + 1) & self._last
 
     def _home(self, number: int) -> int:
-        return (number * _SPREAD & _MASK) >> self._shift
+        return (number * SPREAD & MASK) >> self._shift
 
     def _homes(self, numbers: Numbers) -> NDArray[np.int64]:
-        return ((numbers * np.uint64(_SPREAD)) >> np.uint64(self._shift)).astype(np.int64)
+        return ((numbers * np.uint64(SPREAD)) >> np.uint64(self._shift)).astype(np.int64)

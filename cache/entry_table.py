@@ -7,6 +7,7 @@ once. `Held` is a row as an object, made when it is asked for.
 
 from __future__ import annotations
 
+import re
 import struct
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -16,26 +17,39 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from tierway.cache.columns import FreeRows, RowMap, grown, room_for
-from tierway.policies.protocols import Entry
+from tierway.cache.columns import MASK, SPREAD, FreeRows, RowMap, grown, room_for
+from tierway.policies.protocols import Block, Entry
 from tierway.policies.questions import Features
 from tierway.policies.types import Source
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
+    Numbers = NDArray[np.uint64]
+
 _DIGEST = struct.Struct("<QQ")
 _ID = struct.Struct("<QH")
-_ID_CHARS = 2 + 2 * _ID.size
+_ID_PAIR = np.dtype([("head", "<u8"), ("tail", "<u2")])
+_PLAIN_ID = re.compile(r"e_[0-9a-f]{20}")
+"""The form of the ids that the cache gives: ten bytes tell all of it."""
+
 _ROW_BITS = 32
+_ROW = (1 << _ROW_BITS) - 1
 _PROBABILITIES = 4
 """As many stand in the row; of entries with more, the rest."""
 
+_NONE = (0.0,) * _PROBABILITIES
+
+_Shape = tuple[str, str, tuple[str, ...]]
+"""Tier, model, and the names of the probabilities."""
+
 _COLUMNS: Mapping[str, tuple[Any, tuple[int, ...]]] = {
     "key": (np.int64, ()),
-    "id_head": (np.uint64, ()),
+    # Identity and digest as (number, tail): the number is head XOR tail * SPREAD, so that all
+    # of both counts in the map though they be counted up, and tells the head again.
+    "id": (np.uint64, ()),
     "id_tail": (np.uint16, ()),
-    "exact_head": (np.uint64, ()),
+    "exact": (np.uint64, ()),
     "exact_tail": (np.uint64, ()),
     "partition": (np.uint64, (2,)),
     "created_at": (np.float64, ()),
@@ -67,13 +81,6 @@ class Held:
         return self.read(self.question)
 
 
-@dataclass(frozen=True, slots=True)
-class _Shape:
-    tier: str
-    model: str
-    names: tuple[str, ...]
-
-
 class EntryTable:
     """`expected` is how many entries there may be, more take more time to make room for;
     `read` takes a stored question apart (questions.features, with a memory of its own)."""
@@ -95,8 +102,8 @@ class EntryTable:
         self._columns: dict[str, NDArray[Any]] = {
             name: np.zeros((room, *shape), kind) for name, (kind, shape) in _COLUMNS.items()
         }
-        self._by_id = RowMap(self._columns["id_head"])
-        self._by_exact = RowMap(self._columns["exact_head"])
+        self._by_id = RowMap(self._columns["id"])
+        self._by_exact = RowMap(self._columns["exact"])
 
     def __len__(self) -> int:
         return len(self._rows)
@@ -110,27 +117,26 @@ class EntryTable:
 
     def row_of_id(self, entry_id: str) -> int:
         """-1 for an entry that is not held; so the others."""
-        head, _ = _id_numbers(entry_id)
-        row = self._by_id.find(head)
-        return row if row >= 0 and self.id_at(row) == entry_id else -1
+        number, _ = _id_numbers(entry_id)
+        return next((row for row in self._by_id.all(number) if self.id_at(row) == entry_id), -1)
 
     def row_of_exact(self, exact: bytes) -> int:
         if len(exact) != _DIGEST.size:
             return -1
-        head, tail = _DIGEST.unpack(exact)
-        row = self._by_exact.find(head)
-        return row if row >= 0 and self._columns["exact_tail"][row] == tail else -1
+        number, tail = _digest(exact)
+        tails = self._columns["exact_tail"]
+        return next((row for row in self._by_exact.all(number) if tails[row] == tail), -1)
 
     def row_of_key(self, key: int) -> int:
-        row = key & ((1 << _ROW_BITS) - 1)
+        row = key & _ROW
         return row if key > 0 and row < self._rows.top and self.key_at(row) == key else -1
 
     def id_at(self, row: int) -> str:
         odd = self._odd_ids.get(row)
         if odd is not None:
             return odd
-        raw = _ID.pack(int(self._columns["id_head"][row]), int(self._columns["id_tail"][row]))
-        return "e_" + raw.hex()
+        number, tail = int(self._columns["id"][row]), int(self._columns["id_tail"][row])
+        return "e_" + _ID.pack(_mixed(number, tail), tail).hex()
 
     def key_at(self, row: int) -> int:
         """0 for a row without an entry."""
@@ -145,14 +151,18 @@ class EntryTable:
     def mark_indexed(self, row: int) -> None:
         self._columns["indexed"][row] = 1
 
+    def mark_all_indexed(self, keys: NDArray[np.int64]) -> None:
+        """For keys of entries that are held."""
+        self._columns["indexed"][keys & _ROW] = 1
+
     def at(self, row: int) -> Held:
         columns = self._columns
-        head, tail = columns["exact_head"][row], columns["exact_tail"][row]
+        number, tail = int(columns["exact"][row]), int(columns["exact_tail"][row])
         question = self._questions[row]
         assert question is not None, "a row in use has a question"
         return Held(
             id=self.id_at(row),
-            exact=_DIGEST.pack(head, tail),
+            exact=_DIGEST.pack(_mixed(number, tail), tail),
             partition=columns["partition"][row].tobytes(),
             key=self.key_at(row),
             source=self._source(row),
@@ -166,15 +176,14 @@ class EntryTable:
     def add(self, entry: Entry) -> int:
         """The row of an entry whose id and digest are not held yet. ValueError for digests of
         a wrong length."""
-        head, tail = _digest(entry.exact)
-        partition = _digest(entry.partition)
+        exact, partition = _digest(entry.exact), _pair(entry.partition)
         row = self._rows.take()
         self._make_room()
         columns = self._columns
-        columns["id_head"][row], columns["id_tail"][row] = _id_numbers(entry.id)
-        if not _is_plain(entry.id):
+        columns["id"][row], columns["id_tail"][row] = _id_numbers(entry.id)
+        if not _PLAIN_ID.fullmatch(entry.id):
             self._odd_ids[row] = entry.id
-        columns["exact_head"][row], columns["exact_tail"][row] = head, tail
+        columns["exact"][row], columns["exact_tail"][row] = exact
         columns["partition"][row] = partition
         columns["created_at"][row], columns["expires_at"][row] = entry.created_at, entry.expires_at
         columns["indexed"][row] = 0
@@ -185,6 +194,52 @@ class EntryTable:
         self._by_id.put(row)
         self._by_exact.put(row)
         return row
+
+    def add_block(self, block: Block, places: Sequence[int]) -> NDArray[np.int64]:
+        """Adds entries of a block and gives their keys, 0 for those that `add` must look at:
+        held already, or of an odd form. All of them while there is no room without growing."""
+        keys = np.zeros(len(places), np.int64)
+        if self._rows.top + len(places) > self._expected:
+            return keys
+        plain = _plain(block, places)
+        ids = _ids_of([block.id[places[n]] for n in plain])
+        exact = _mixed_all(*_pairs([block.exact[places[n]] for n in plain]))
+        known = self._by_id.find_many(ids[0]) >= 0
+        known |= self._by_exact.find_many(exact[0]) >= 0
+        new = np.flatnonzero(~known)
+        picks = [plain[n] for n in new.tolist()]
+        keys[picks] = self._fill(block, [places[n] for n in picks], ids[:, new], exact[:, new])
+        return keys
+
+    def _fill(
+        self, block: Block, places: list[int], ids: Numbers, exact: Numbers
+    ) -> NDArray[np.int64]:
+        start, count = self._rows.take_new(len(places)), len(places)
+        self._make_room()
+        columns, new = self._columns, slice(start, start + count)
+        rows = np.arange(start, start + count, dtype=np.int64)
+        columns["id"][new], columns["id_tail"][new] = ids
+        columns["exact"][new], columns["exact_tail"][new] = exact
+        columns["partition"][new] = _pairs([block.partition[at] for at in places]).T
+        columns["created_at"][new] = [block.created_at[at] for at in places]
+        columns["expires_at"][new] = [block.expires_at[at] for at in places]
+        columns["indexed"][new] = 0
+        columns["shape"][new] = [
+            self._shape(block.tier[at], block.model[at], block.probabilities[at]) for at in places
+        ]
+        if any(block.probabilities[at] for at in places):
+            columns["probabilities"][new] = [
+                self._values(row, block.probabilities[at]) for row, at in enumerate(places, start)
+            ]
+        self._questions[new] = [
+            block.question[at].encode("utf-8", "surrogatepass") for at in places
+        ]
+        keys = (np.arange(1, count + 1, dtype=np.int64) + self._serial) << _ROW_BITS | rows
+        columns["key"][new] = keys
+        self._serial += count
+        for numbers in (self._by_id, self._by_exact):
+            numbers.put_many(rows.astype(np.int32))
+        return keys
 
     def remove(self, row: int) -> None:
         self._by_id.remove(row)
@@ -224,52 +279,86 @@ class EntryTable:
         room = room_for(needed, self._expected)
         self._columns = {name: grown(column, room) for name, column in self._columns.items()}
         used = np.flatnonzero(self._columns["key"]).astype(np.int32)
-        self._by_id.rebuild(self._columns["id_head"], used)
-        self._by_exact.rebuild(self._columns["exact_head"], used)
+        self._by_id.rebuild(self._columns["id"], used)
+        self._by_exact.rebuild(self._columns["exact"], used)
 
     def _set_source(self, row: int, entry: Entry) -> None:
-        shape = _Shape(entry.tier, entry.model, tuple(entry.probabilities))
+        self._columns["shape"][row] = self._shape(entry.tier, entry.model, entry.probabilities)
+        if entry.probabilities:
+            self._columns["probabilities"][row] = self._values(row, entry.probabilities)
+
+    def _shape(self, tier: str, model: str, probabilities: Mapping[str, float]) -> int:
+        shape = (tier, model, tuple(probabilities))
         number = self._shape_of.get(shape)
         if number is None:
             number = self._shape_of[shape] = len(self._shapes)
             self._shapes.append(shape)
-        self._columns["shape"][row] = number
-        if shape.names:
-            values = tuple(entry.probabilities.values())
-            first = values[:_PROBABILITIES]
-            self._columns["probabilities"][row, : len(first)] = first
-            if len(values) > _PROBABILITIES:
-                self._more[row] = values[_PROBABILITIES:]
+        return number
+
+    def _values(self, row: int, probabilities: Mapping[str, float]) -> list[float]:
+        """What stands in the row of them; the rest is kept apart."""
+        values = list(probabilities.values())
+        if len(values) > _PROBABILITIES:
+            self._more[row] = tuple(values[_PROBABILITIES:])
+        return [*values, *_NONE][:_PROBABILITIES]
 
     def _source(self, row: int) -> Source:
-        shape = self._shapes[self._columns["shape"][row]]
-        if not shape.names:
-            return Source(shape.tier, shape.model, "cache")
+        tier, model, names = self._shapes[self._columns["shape"][row]]
+        if not names:
+            return Source(tier, model, "cache")
         first = self._columns["probabilities"][row].tolist()
-        values = [*islice(first, len(shape.names)), *self._more.get(row, ())]
-        return Source(shape.tier, shape.model, "cache", dict(zip(shape.names, values, strict=True)))
+        values = [*islice(first, len(names)), *self._more.get(row, ())]
+        return Source(tier, model, "cache", dict(zip(names, values, strict=True)))
 
 
-def _digest(digest: bytes) -> tuple[int, int]:
+def _mixed(head: int, tail: int) -> int:
+    """The number of a head and its tail, and the head of a number and its tail."""
+    return head ^ (tail * SPREAD & MASK)
+
+
+def _pair(digest: bytes) -> tuple[int, int]:
     if len(digest) != _DIGEST.size:
         raise ValueError(f"a digest of {len(digest)} bytes: must be {_DIGEST.size}")
     head, tail = _DIGEST.unpack(digest)
     return head, tail
 
 
-def _is_plain(entry_id: str) -> bool:
-    """Whether the id has the form that the cache gives, and so is told by ten bytes."""
-    return len(entry_id) == _ID_CHARS and entry_id.startswith("e_") and _is_hex(entry_id[2:])
-
-
-def _is_hex(text: str) -> bool:
-    return not text.strip("0123456789abcdef")
+def _digest(exact: bytes) -> tuple[int, int]:
+    head, tail = _pair(exact)
+    return _mixed(head, tail), tail
 
 
 def _id_numbers(entry_id: str) -> tuple[int, int]:
-    if _is_plain(entry_id):
+    if _PLAIN_ID.fullmatch(entry_id):
         raw = bytes.fromhex(entry_id[2:])
     else:
         raw = blake2b(entry_id.encode("utf-8", "surrogatepass"), digest_size=_ID.size).digest()
     head, tail = _ID.unpack(raw)
-    return head, tail
+    return _mixed(head, tail), tail
+
+
+def _plain(block: Block, places: Sequence[int]) -> list[int]:
+    """Which of the places hold an entry of the usual form."""
+    size = _DIGEST.size
+    return [
+        n
+        for n, at in enumerate(places)
+        if len(block.exact[at]) == len(block.partition[at]) == size
+        and _PLAIN_ID.fullmatch(block.id[at])
+    ]
+
+
+def _ids_of(entry_ids: Sequence[str]) -> Numbers:
+    """uint64 [2, n]: numbers and tails."""
+    raw = bytes.fromhex("".join([entry_id[2:] for entry_id in entry_ids]))
+    pairs = np.frombuffer(raw, _ID_PAIR)
+    return _mixed_all(pairs["head"].astype(np.uint64), pairs["tail"].astype(np.uint64))
+
+
+def _pairs(digests: Sequence[bytes]) -> Numbers:
+    """uint64 [2, n]: heads and tails."""
+    return np.frombuffer(b"".join(digests), "<u8").astype(np.uint64).reshape(-1, 2).T
+
+
+def _mixed_all(heads: Numbers, tails: Numbers) -> Numbers:
+    return np.stack([heads ^ (tails * np.uint64(SPREAD)), tails])

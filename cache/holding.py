@@ -8,16 +8,20 @@ order; what was deleted here stays deleted though an older line of the log is re
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from functools import lru_cache
 from typing import TYPE_CHECKING
 
+import numpy as np
+
 from tierway.cache.answers import Answers
 from tierway.cache.entry_table import EntryTable, Held
-from tierway.policies.protocols import Entry, VectorIndex
+from tierway.policies.protocols import Block, Entry, VectorIndex
 from tierway.policies.questions import features
 
 if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
     from tierway.policies.protocols import Vectors
 
 _DELETED_KEPT = 10_000
@@ -74,6 +78,25 @@ class Holding:
         elif len(self._table) >= self._entries:
             self._drop_oldest()
         return self._table.at(self._table.add(entry))
+
+    def hold_block(self, block: Block, places: Iterable[int]) -> dict[int, int]:
+        """Takes the entries at these places of a block in, all at once; the key by place of
+        those that this could be done for. The others are for `hold`."""
+        wanted = [at for at in places if block.id[at] not in self._deleted]
+        keys = self._table.add_block(block, wanted).tolist()
+        return {at: key for at, key in zip(wanted, keys, strict=True) if key}
+
+    def attach_block(
+        self, partitions: Sequence[bytes], keys: Sequence[int], rows: NDArray[np.int8]
+    ) -> None:
+        """`attach` for entries just taken in; int8 rows [n, dim]. ValueError, with nothing
+        done, when one is no vector."""
+        self._index.add_many(partitions, keys, rows)
+        self._table.mark_all_indexed(np.array(keys, np.int64))
+
+    def prepare(self) -> None:
+        """Makes ready what the first searches would wait for; for a worker thread."""
+        self._index.prepare()
 
     def attach(self, held: Held, vector: Vectors) -> None:
         """Makes an entry findable by meaning, once. ValueError for a vector that is none."""

@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     Bytes = NDArray[np.int8]
 
 _BLOCK_ROWS = 256
+_MARK = b"\x08"
 
 
 def unit(vector: Floats, dim: int) -> Floats:
@@ -60,19 +61,26 @@ def products(rows: Bytes, vector: Floats) -> Floats:
 
 
 def pack(vector: Floats) -> bytes:
-    """What the store keeps of a vector."""
-    return quantise(vector).tobytes()
+    """What the store keeps of a vector: one byte, which tells it from floats by the
+    length, and its row."""
+    return _MARK + quantise(vector).tobytes()
 
 
 def unpack(packed: Sequence[bytes], dim: int) -> Bytes:
     """int8 [n, dim] of what `pack` made, or of float32 vectors as earlier releases kept them.
     ValueError for bytes that are neither."""
-    return np.frombuffer(b"".join(_row(raw, dim) for raw in packed), np.int8).reshape(-1, dim)
+    rows = b"".join([raw if len(raw) == dim + 1 else _packed(raw, dim) for raw in packed])
+    return np.frombuffer(rows, np.int8).reshape(-1, dim + 1)[:, 1:]
 
 
-def _row(raw: bytes, dim: int) -> bytes:
-    if len(raw) == dim:
-        return raw
+def floats(packed: bytes) -> Floats:
+    """float32 [dim] of unit length, for those who search elsewhere. ValueError as above."""
+    if len(packed) % 4 == 0:
+        return unit(np.frombuffer(packed, "<f4"), len(packed) // 4)
+    return unit(np.frombuffer(packed, np.int8)[1:].astype(np.float32), len(packed) - 1)
+
+
+def _packed(raw: bytes, dim: int) -> bytes:
     if len(raw) != 4 * dim:
-        raise ValueError(f"a vector of {len(raw)} bytes: must be {dim} or {4 * dim}")
+        raise ValueError(f"a vector of {len(raw)} bytes: must be {dim + 1} or {4 * dim}")
     return pack(unit(np.frombuffer(raw, "<f4"), dim))

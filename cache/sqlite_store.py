@@ -13,9 +13,9 @@ from __future__ import annotations
 import json
 import sqlite3
 import time
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import fields
-from functools import partial
+from functools import lru_cache, partial
 from pathlib import Path
 from typing import Any
 
@@ -33,7 +33,7 @@ from tierway.cache.store import (
     start_of,
 )
 from tierway.policies.errors import CacheError
-from tierway.policies.protocols import Change, Clock, Entry, Note, StoreSize
+from tierway.policies.protocols import Block, Change, Clock, Entry, Note, StoreSize
 
 _FIELDS = tuple(field.name for field in fields(Entry))
 _PROBABILITIES = _FIELDS.index("probabilities")
@@ -52,6 +52,9 @@ _ENDS = """SELECT (SELECT sequence FROM horizon),
 _LINES = f"""SELECT log.sequence, log.entry_id, e.id IS NOT NULL, {_COLUMNS_FOLLOWED}
     FROM log LEFT JOIN entries AS e ON e.id = log.entry_id
     WHERE log.sequence > ? ORDER BY log.sequence LIMIT ?"""
+_BLOCK_FIELDS = tuple(field.name for field in fields(Block) if field.name != "last")
+_BLOCK = f"""SELECT rowid, {", ".join(f'"{name}"' for name in _BLOCK_FIELDS)}
+    FROM entries WHERE rowid > ? ORDER BY rowid LIMIT ?"""
 _OLDEST = """SELECT log.sequence, log.entry_id, e.id IS NOT NULL
     FROM log LEFT JOIN entries AS e ON e.id = log.entry_id ORDER BY log.sequence LIMIT ?"""
 
@@ -186,6 +189,14 @@ class SqliteStore:
         now_at = self._wall()
         return await self._follow.run(lambda db: sqlite_notes.read(db, since, limit, now_at))
 
+    async def newest(self) -> int:
+        self._check()
+        return await self._follow.run(lambda db: int(db.execute(_ENDS).fetchone()[1]))
+
+    async def block(self, after: int, limit: int) -> Block | None:
+        self._check()
+        return await self._follow.run(lambda db: _block(db, after, limit))
+
     async def aclose(self) -> None:
         self._state = "closed"
         await self._close_lanes()
@@ -236,6 +247,22 @@ def _entry_of(row: Sequence[Any]) -> Entry:
     values = list(row)
     values[_PROBABILITIES] = json.loads(values[_PROBABILITIES])
     return Entry(*values)
+
+
+def _block(db: sqlite3.Connection, after: int, limit: int) -> Block | None:
+    rows = db.execute(_BLOCK, (after, limit)).fetchall()
+    if not rows:
+        return None
+    numbers, *found = zip(*rows, strict=True)
+    columns = dict(zip(_BLOCK_FIELDS, found, strict=True))
+    columns["probabilities"] = tuple(map(_probabilities, columns["probabilities"]))
+    return Block(last=numbers[-1], **columns)
+
+
+@lru_cache(256)
+def _probabilities(text: str) -> Mapping[str, float]:
+    found: Mapping[str, float] = json.loads(text)
+    return found
 
 
 def _put(db: sqlite3.Connection, entry_id: str, exact: bytes, row: tuple[Any, ...]) -> int:

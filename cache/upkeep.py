@@ -16,28 +16,26 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from tierway.cache.entry_table import Held
 from tierway.cache.eviction import LOOK_EVERY_S, Eviction
+from tierway.cache.follower import FOLLOW_EVERY_S, STALE_GRACE_S, Follower
 from tierway.cache.holding import Holding
+from tierway.cache.int8_rows import pack
 from tierway.cache.journal import Journal
 from tierway.cache.purge import Purge
-from tierway.cache.store import is_reset
 from tierway.cache.unsaved import Unsaved
 from tierway.policies.errors import CacheError
-from tierway.policies.protocols import CacheStore, Change, Clock, Embedder, Entry
+from tierway.policies.protocols import CacheStore, Clock, Embedder, Entry
 
 if TYPE_CHECKING:
     from tierway.policies.protocols import Vectors
 
 logger = logging.getLogger(__name__)
 
-FOLLOW_EVERY_S = 0.25  # a deletion elsewhere acts here within a second, with room for a slow disk
 REAP_EVERY_S = 30.0
-STALE_GRACE_S = 3600.0  # expired answers stay so long for the case that nobody else can answer
+START_WITHIN_S = 5.0
 CLOSE_WITHIN_S = 5.0
 QUEUED_AT_MOST = 10_000
 _BATCH = 32
-_PAGE = 200
 
 
 class Faults:
@@ -72,33 +70,37 @@ class Upkeep:
         wall: Clock,
         *,
         encode_deadline_s: float = 10.0,
+        start_within_s: float = START_WITHIN_S,
         store_bytes: int = 4 << 30,
     ) -> None:
         self._store, self._holding, self._embedder = store, holding, embedder
         self._faults, self._wall = faults, wall
-        self._encode_deadline_s = encode_deadline_s
+        self._encode_deadline_s, self._start_within_s = encode_deadline_s, start_within_s
         self.journal = Journal(store, wall, faults.add)
         self.eviction = Eviction(store, wall, max_bytes=store_bytes)
         self.unsaved = Unsaved(holding)
         self.purge = Purge(store, self.unsaved, self.journal, self.follow, faults.add)
         self._queue: asyncio.Queue[Job] = asyncio.Queue()
+        self._follower = Follower(store, holding, embedder, wall, faults.add)
         self._tasks: list[asyncio.Task[None]] = []
-        self._sequence = 0
+        self._taken_in = asyncio.Event()
 
     async def start(self) -> None:
-        """Reads the log to its end, then keeps at it in the background."""
-        try:
-            await self.follow()
-            await self.eviction.measure()
-        except CacheError as error:
-            self._faults.add("store", error)
+        """Begins to read what the store holds and to keep up with it, in the background.
+
+        Returns once all is read, and at the latest after `start_within_s`: what is not in yet
+        is missed for that long, which is better than not to answer at all.
+        """
         loop = asyncio.get_running_loop()
         self._tasks = [
             loop.create_task(self._write_forever()),
-            loop.create_task(self._every(FOLLOW_EVERY_S, self.follow)),
+            loop.create_task(self._follow_forever()),
             loop.create_task(self._every(REAP_EVERY_S, self.reap)),
             loop.create_task(self._every(LOOK_EVERY_S, self.eviction.run)),
         ]
+        with contextlib.suppress(TimeoutError):
+            await asyncio.wait_for(self._taken_in.wait(), self._start_within_s)
+        await self._guarded(self.eviction.measure)
 
     async def aclose(self) -> None:
         """Writes what is queued, for a bounded time, then ends."""
@@ -126,44 +128,13 @@ class Upkeep:
 
     async def follow(self) -> None:
         """Applies what was written to the store since the last time."""
-        while changes := await self._store.changes(self._sequence, _PAGE):
-            for change in changes:
-                self._apply(change)
-                self._sequence = change.sequence
-            await asyncio.sleep(0)  # requests go in between
         await self.journal.follow()
+        await self._follower.follow()
 
     async def reap(self) -> None:
         horizon_at = self._wall() - STALE_GRACE_S
         self._holding.drop_expired(horizon_at)
         await self._store.reap(horizon_at)
-
-    def _apply(self, change: Change) -> None:
-        entry = change.entry
-        if is_reset(change):
-            self._holding.clear()
-        elif entry is None:
-            self._holding.drop(change.entry_id)
-        elif entry.expires_at + STALE_GRACE_S > self._wall():
-            self._take_in(entry)
-
-    def _take_in(self, entry: Entry) -> None:
-        embedder = self._embedder
-        try:
-            held = self._holding.hold(entry)
-        except ValueError as error:
-            self._faults.add("entry", error)
-            return
-        if held is None or held.indexed:
-            return  # deleted or overtaken, or put by this process
-        if entry.vector and embedder and entry.encoder == embedder.id:
-            self._attach(held, np.frombuffer(entry.vector, "<f4"))
-
-    def _attach(self, held: Held, vector: Vectors) -> None:
-        try:
-            self._holding.attach(held, vector)
-        except ValueError as error:
-            self._faults.add("vector", error)
 
     async def _write_forever(self) -> None:
         while True:
@@ -186,9 +157,8 @@ class Upkeep:
                 self.unsaved.remove(entry.id)
                 continue  # deleted or replaced meanwhile
             if vector is not None and self._embedder is not None:
-                self._attach(held, vector)
-                raw = vector.astype("<f4").tobytes()
-                entry = replace(entry, encoder=self._embedder.id, vector=raw)
+                self._follower.attach(held, vector)
+                entry = replace(entry, encoder=self._embedder.id, vector=pack(vector))
             try:
                 await self._store.put(entry)
                 self.unsaved.remove(entry.id)
@@ -217,12 +187,21 @@ class Upkeep:
                 self._faults.add("encoder-not-finite")
         return found
 
+    async def _follow_forever(self) -> None:
+        while True:
+            await self._guarded(self.follow)
+            self._taken_in.set()
+            await asyncio.sleep(FOLLOW_EVERY_S)
+
     async def _every(self, seconds: float, action: Callable[[], Awaitable[None]]) -> None:
         while True:
             await asyncio.sleep(seconds)
-            try:
-                await action()
-            except CacheError as error:
-                self._faults.add("store", error)
-            except Exception:  # border: the background loop outlives any fault
-                logger.exception("a cache task failed")
+            await self._guarded(action)
+
+    async def _guarded(self, action: Callable[[], Awaitable[None]]) -> None:
+        try:
+            await action()
+        except CacheError as error:
+            self._faults.add("store", error)
+        except Exception:  # border: the background loop outlives any fault
+            logger.exception("a cache task failed")

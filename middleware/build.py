@@ -18,12 +18,13 @@ from contextlib import AsyncExitStack
 from typing import Any
 
 from tierway.cache.feedback import Feedback
+from tierway.cache.follower import STALE_GRACE_S
 from tierway.cache.keys import Ignore
 from tierway.cache.lessons import Lessons
 from tierway.cache.lookup import Limits
 from tierway.cache.sealing import Key, Sealer
 from tierway.cache.semantic import SemanticCache
-from tierway.cache.upkeep import STALE_GRACE_S, Faults
+from tierway.cache.upkeep import Faults
 from tierway.middleware import catalog
 from tierway.middleware import config as configuration
 from tierway.middleware.config import Settings, read_secret

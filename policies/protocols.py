@@ -6,7 +6,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
 
 from tierway.policies.types import (
     Ask,
@@ -121,8 +121,9 @@ class Entry:
 
     `exact` is the digest of the whole normalised request, `partition` the digest of all of
     it but the last question; both 16 bytes. `answer` is one complete OpenAI-shaped JSON
-    object of `wire`. `vector` is the question's embedding (float32, unit length, as bytes)
-    or None. `created_at`, `expires_at` are epoch seconds, absolute.
+    object of `wire`. `vector` is the question's embedding as bytes, int8 as packed by
+    cache/int8_rows.py (float32 of unit length is understood too), or None. `created_at`,
+    `expires_at` are epoch seconds, absolute.
     """
 
     id: str
@@ -216,6 +217,40 @@ class CacheStore(Protocol):
     async def note(self, note: Note) -> int: ...
     async def notes(self, since: int, limit: int = 1000) -> list[Note]: ...
     async def aclose(self) -> None: ...
+
+
+@dataclass(frozen=True, slots=True)
+class Block:
+    """Entries by column, with those fields that a lookup needs, all columns equally long.
+    `last` is the number of the last row, after which the next block begins."""
+
+    last: int
+    id: Sequence[str]
+    exact: Sequence[bytes]
+    partition: Sequence[bytes]
+    question: Sequence[str]
+    tier: Sequence[str]
+    model: Sequence[str]
+    probabilities: Sequence[Mapping[str, float]]
+    created_at: Sequence[float]
+    expires_at: Sequence[float]
+    encoder: Sequence[str]
+    vector: Sequence[bytes | None]
+
+    def __len__(self) -> int:
+        return len(self.id)
+
+
+@runtime_checkable
+class Table(Protocol):
+    """What a CacheStore of many entries may have besides: the way of a start that is three
+    times as fast as its log. The blocks, read from row 0 on, hold all that was stored up to
+    `newest`, asked before, and some of what came later; the log goes on from there."""
+
+    async def newest(self) -> int: ...
+    async def block(self, after: int, limit: int) -> Block | None:
+        """The entries in the rows after this one, None at the end of the table."""
+        ...
 
 
 class Classifier(Protocol):

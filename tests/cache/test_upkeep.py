@@ -15,6 +15,7 @@ from fakes import FakeClock, until
 from tierway.cache.embedders import ScriptedEmbedder
 from tierway.cache.holding import Holding
 from tierway.cache.index import Arena
+from tierway.cache.int8_rows import pack
 from tierway.cache.memory_store import MemoryStore
 from tierway.cache.store import is_reset
 from tierway.cache.upkeep import STALE_GRACE_S, Faults, Job, Upkeep
@@ -130,7 +131,7 @@ def test_what_came_together_is_encoded_in_one_call_and_stored_with_its_vector() 
         assert worker.index.size(P) == 5
         found = await rig.stored("e3")
         assert found.encoder == "scripted"
-        assert found.vector == np.array([1.0, 0.0], "<f4").tobytes()
+        assert found.vector == pack(np.array([1.0, 0.0], np.float32))
         assert found.answer == b"{}"
 
     run(main)
@@ -156,7 +157,7 @@ def test_a_vector_that_came_along_is_not_made_again() -> None:
         await worker.upkeep.settled()
         assert worker.embedder is not None
         assert worker.embedder.texts == []
-        assert (await rig.stored("e1")).vector == np.array([0.0, 1.0], "<f4").tobytes()
+        assert (await rig.stored("e1")).vector == pack(np.array([0.0, 1.0], np.float32))
 
     run(main)
 
