@@ -207,15 +207,16 @@ class Lookup:
         return missed
 
     def _heed(self, call: Call, mark: Fingerprint, pair: Near, verdict: Verdict) -> Verdict:
-        """The verdict with what marks taught: only ever stricter. A pair that was marked wrong
-        is not put to a second opinion either."""
+        """The verdict with what marks taught: only ever stricter. What the verifier is no
+        longer trusted with is in doubt; a pair that was marked wrong is not even that."""
         if not (verdict.serve or verdict.uncertain):
             return verdict
         why_not = self._lessons.why_not(
             call.tenant, mark.partition, mark.question, pair, call.controls.max_error_rate
         )
         if why_not == "blocked" or (why_not and verdict.serve):
-            return Verdict(False, why_not, verdict.probability)
+            doubtful = why_not != "blocked"
+            return Verdict(False, why_not, verdict.probability, uncertain=doubtful)
         return verdict
 
     def _judge(self, call: Call, asked: Features, held: Held, cosine: float) -> Verdict:

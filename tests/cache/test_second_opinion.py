@@ -14,6 +14,7 @@ from tierway.cache.consult import OpinionRules
 from tierway.cache.embedders import ScriptedEmbedder
 from tierway.cache.index import Arena
 from tierway.cache.keys import fingerprint
+from tierway.cache.lessons import pair_of
 from tierway.cache.lookup import CANDIDATES, Found
 from tierway.cache.memory_store import MemoryStore
 from tierway.cache.opinion import ScriptedOpinion
@@ -286,6 +287,42 @@ def test_what_is_personal_is_told_nobody() -> None:
         assert rig.asked == []
 
     run(Rig(near={mine: 0.9}), main)
+
+
+def mark(n: int, pair: str = "") -> dict[str, Any]:
+    """A mark: an answer that the verifier was sure of was wrong."""
+    return {
+        "key": f"k{n}",
+        "probability": 0.99,
+        "language": "en",
+        "judged": True,
+        "correct": False,
+        "pair": pair or f"p{n}",
+    }
+
+
+def test_what_marks_made_doubtful_is_put_before_the_judge() -> None:
+    async def main(rig: Rig) -> None:
+        await rig.keep(STORED)
+        assert (await rig.find()).reason == "equal"
+        for n in range(8):
+            await rig.cache.journal.write("mark", mark(n), ttl_s=1e6)
+        assert (await rig.find(opinions=False)).reason == "learned"
+        assert (await rig.find()).reason == "second-opinion"
+        assert rig.asked == [((ALIKE, STORED),)]
+
+    run(Rig(near={STORED: 1.0}), main)
+
+
+def test_a_pair_that_was_marked_wrong_is_put_before_nobody() -> None:
+    async def main(rig: Rig) -> None:
+        await rig.keep(STORED)
+        pair = pair_of(mark_of(make_call(ALIKE)).partition, ALIKE, STORED)
+        await rig.cache.journal.write("mark", mark(0, pair), ttl_s=1e6)
+        assert (await rig.find()).reason == "blocked"
+        assert rig.asked == []
+
+    run(Rig(), main)
 
 
 def test_nobody_is_asked_where_it_was_not_wished() -> None:

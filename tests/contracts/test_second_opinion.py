@@ -9,10 +9,18 @@ from types import ModuleType
 from typing import Any
 
 import numpy as np
+import orjson
 import pytest
+from fakes import FakeAnswer, FakeClock, ScriptedUpstream, completion
 
 from tierway.cache.opinion import CrossEncoderOpinion, ScriptedOpinion
+from tierway.policies.policyset import PolicySet
 from tierway.policies.protocols import SecondOpinion
+from tierway.policies.resilience import RetryBudget
+from tierway.policies.types import Call, Model, Tier
+from tierway.router.dispatch import Dispatcher, PolicyHolder
+from tierway.router.fleet import Fleet, ReplicaSpec
+from tierway.router.opinion import TierOpinion
 
 PAIRS = [("How do tides work?", "What makes tides work?"), ("一", "二"), ("", "a" * 400)]
 
@@ -41,8 +49,28 @@ def cross_encoder(monkeypatch: pytest.MonkeyPatch) -> SecondOpinion:
     return CrossEncoderOpinion("some/model")
 
 
+def tier(monkeypatch: pytest.MonkeyPatch) -> SecondOpinion:
+    async def answer(call: Call) -> FakeAnswer:
+        word = "yes" if "tides" in call.ask.question else "no"
+        return FakeAnswer([orjson.dumps(completion(word))])
+
+    made = Tier("small", 0, "7b", (Model("s", "small"),))
+    clock = FakeClock()
+    dispatcher = Dispatcher(
+        Fleet([ReplicaSpec("s@a:1", "s", "small", "")], clock=clock),
+        {"s@a:1": ScriptedUpstream(answer)},
+        PolicyHolder(PolicySet.build([made])),
+        clock=clock,
+        draw=lambda: 0.0,
+        budget=RetryBudget(),
+    )
+    return TierOpinion(dispatcher, made, clock=clock)
+
+
 Make = Callable[[pytest.MonkeyPatch], SecondOpinion]
-everybody = pytest.mark.parametrize("make", [scripted, cross_encoder], ids=lambda m: m.__name__)
+everybody = pytest.mark.parametrize(
+    "make", [scripted, cross_encoder, tier], ids=lambda m: m.__name__
+)
 
 
 @everybody
