@@ -239,6 +239,7 @@ async def restart(entries: int, embedder: Embedder) -> dict[str, Any]:
         began = _now()
         try:
             await rig.start()
+            await rig.cache.taken_in()
             cpu_s, wall_s = (now - then for now, then in zip(_now(), began, strict=True))
             taken_in = len(rig.cache)
         finally:

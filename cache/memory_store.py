@@ -5,6 +5,7 @@ Same log, same rules and same errors as the file store (see store.py); nothing s
 
 from __future__ import annotations
 
+import asyncio
 import time
 from bisect import bisect_right
 from collections import Counter
@@ -24,6 +25,8 @@ from tierway.cache.store import (
 )
 from tierway.policies.errors import CacheError
 from tierway.policies.protocols import Change, Clock, Entry, Note, StoreSize
+
+_STEP = 1_000
 
 
 class MemoryStore:
@@ -95,14 +98,14 @@ class MemoryStore:
     ) -> int:
         """Deletes what meets all conditions given; without any, everything."""
         chosen = Selection(tenant, user, namespace, model, context_id, older_than_at)
-        dropped = self._drop_matching(chosen.matcher())
+        dropped = await self._drop_matching(chosen.matcher())
         self._notes = [note for note in self._notes if not chosen.matches_note(note)]
         return dropped
 
     async def reap(self, now_at: float) -> int:
         """Deletes what has expired at `now_at` and says how many entries that were."""
         self._reap_notes(now_at)
-        return self._drop_matching(lambda entry: entry.expires_at <= now_at)
+        return await self._drop_matching(lambda entry: entry.expires_at <= now_at)
 
     async def size(self) -> StoreSize:
         self._check()
@@ -174,9 +177,17 @@ class MemoryStore:
                 kept.append(note)
         self._notes = kept[::-1]
 
-    def _drop_matching(self, matches: Callable[[Entry], bool]) -> int:
+    async def _drop_matching(self, matches: Callable[[Entry], bool]) -> int:
+        """In steps of some milliseconds, requests going in between; what is put meanwhile
+        stays."""
         self._check()
-        return self._drop_all([entry.id for entry in self._entries.values() if matches(entry)])
+        entries, dropped = list(self._entries.values()), 0
+        for start in range(0, len(entries), _STEP):
+            if start:
+                await asyncio.sleep(0)
+            there = (one for one in entries[start : start + _STEP] if matches(one))
+            dropped += self._drop_all([one.id for one in there if self._entries.get(one.id) is one])
+        return dropped
 
     def _drop_all(self, entry_ids: Iterable[str]) -> int:
         dropped = sum(self._drop(entry_id) for entry_id in entry_ids)

@@ -101,8 +101,13 @@ class SemanticCache:
         self.journal.listen(MARK, self.lessons.take)
 
     async def start(self) -> None:
-        """Takes in what the store holds, then keeps up with it."""
+        """Takes in what the store holds, for some seconds at most, then keeps up with it; what
+        is not in yet by then is missed until it is."""
         await self._upkeep.start()
+
+    async def taken_in(self) -> None:
+        """Returns when everything that the store held at the start is in."""
+        await self._upkeep.taken_in()
 
     async def aclose(self) -> None:
         """Writes what is queued, then ends; the store stays open."""

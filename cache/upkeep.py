@@ -36,6 +36,7 @@ START_WITHIN_S = 5.0
 CLOSE_WITHIN_S = 5.0
 QUEUED_AT_MOST = 10_000
 _BATCH = 32
+_REAP_STEP = 250
 
 
 class Faults:
@@ -113,6 +114,10 @@ class Upkeep:
         await self.purge.aclose()
         self._tasks = []
 
+    async def taken_in(self) -> None:
+        """Returns when all that the store held at the start is here, or could not be read."""
+        await self._taken_in.wait()
+
     def submit(self, job: Job) -> None:
         """Queues a job. With too many waiting it is dropped, counted: the entry stays in
         memory, and a store or encoder that hangs does not fill it."""
@@ -133,7 +138,10 @@ class Upkeep:
 
     async def reap(self) -> None:
         horizon_at = self._wall() - STALE_GRACE_S
-        self._holding.drop_expired(horizon_at)
+        dropped = _REAP_STEP
+        while dropped == _REAP_STEP:
+            dropped = self._holding.drop_expired(horizon_at, most=_REAP_STEP)
+            await asyncio.sleep(0)  # requests go in between
         await self._store.reap(horizon_at)
 
     async def _write_forever(self) -> None:

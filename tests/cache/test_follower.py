@@ -99,7 +99,7 @@ def run(test: Callable[[], Coroutine[Any, Any, None]]) -> None:
 
 
 def test_a_start_from_the_table_is_as_one_from_the_log(tmp_path: Path) -> None:
-    entries = [entry(number) for number in range(1, 1300)]
+    entries = [entry(number) for number in range(1, 700)]
     odd = [
         entry(1300, id="of another form"),
         entry(1301, vector=None, encoder=""),
@@ -108,7 +108,7 @@ def test_a_start_from_the_table_is_as_one_from_the_log(tmp_path: Path) -> None:
         entry(1304, expires_at=NOW - STALE_GRACE_S - 1),
         entry(1305, probabilities={f"class {at}": at / 10 for at in range(7)}),
     ]
-    gone = [entry(number) for number in (5, 700, 1200)]
+    gone = [entry(number) for number in (5, 300, 600)]
 
     async def main() -> None:
         file, memory = SqliteStore(tmp_path / "cache.sqlite3"), MemoryStore()
