@@ -23,13 +23,12 @@ from collections import OrderedDict
 from dataclasses import dataclass
 from typing import Any
 
-from tierway.cache.lessons import MARK, Near, pair_of
+from tierway.cache.lessons import MARK, PAIR_TTL_S, Near, mark_body, pair_of
 from tierway.cache.semantic import SemanticCache
 from tierway.policies.errors import CacheError
 from tierway.policies.protocols import Clock, Note
 
 ASKED, TOLD = "mark-asked", "mark-told"
-PAIR_TTL_S = 365 * 86400.0
 WAIT_S = 1.5  # two rounds of the journal with room for a slow disk
 _REMEMBERED = 50_000
 _WAITING_AT_MOST = 100
@@ -150,14 +149,8 @@ class Feedback:
     async def _note_mark(
         self, request_id: str, answered: Answered, near: Near, correct: bool
     ) -> None:
-        body = {
-            "key": request_id,
-            "probability": near.probability,
-            "language": near.language,
-            "judged": near.judged,
-            "correct": correct,
-            "pair": pair_of(answered.partition, answered.asked, near.question),
-        }
+        pair = pair_of(answered.partition, answered.asked, near.question)
+        body = mark_body(request_id, pair, near, correct)
         await self._cache.journal.write(
             MARK, body, ttl_s=PAIR_TTL_S, tenant=answered.tenant, user=answered.user
         )

@@ -15,6 +15,7 @@ from tierway.policies.feedback import Learning, Mark
 from tierway.policies.protocols import Clock, Note
 
 MARK = "mark"
+PAIR_TTL_S = 365 * 86400.0
 _BLOCKED_KEPT = 100_000
 _ROUNDING = 1e-9
 
@@ -82,6 +83,18 @@ class Lessons:
             for (tenant, language), (right, wrong) in sorted(self._learning.counts().items())
         ]
         return {"blocked_pairs": len(self._blocked), "marks": marks}
+
+
+def mark_body(key: str, pair: str, near: Near, correct: bool) -> dict[str, object]:
+    """The body of a mark's note. `key` names what was marked, `pair` is its `pair_of`."""
+    return {
+        "key": key,
+        "pair": pair,
+        "probability": near.probability,
+        "language": near.language,
+        "judged": near.judged,
+        "correct": correct,
+    }
 
 
 def pair_of(partition: bytes, one: str, other: str) -> str:

@@ -22,13 +22,14 @@ from tierway.cache.follower import STALE_GRACE_S
 from tierway.cache.keys import Ignore
 from tierway.cache.lessons import Lessons
 from tierway.cache.lookup import Limits
+from tierway.cache.observer import Observer
 from tierway.cache.sealing import Key, Sealer
 from tierway.cache.semantic import SemanticCache
 from tierway.cache.upkeep import Faults
 from tierway.middleware import catalog
 from tierway.middleware import config as configuration
 from tierway.middleware.config import Settings, read_secret
-from tierway.middleware.demo import start_demo_fleet
+from tierway.middleware.demo import DEMO_STORE, start_demo_fleet
 from tierway.middleware.edge import Edge
 from tierway.middleware.logs import log_request
 from tierway.middleware.metrics import Metrics
@@ -36,6 +37,7 @@ from tierway.middleware.parts import AdminKeys, Parts
 from tierway.middleware.pipeline import CacheStage, Pipeline
 from tierway.middleware.settings import EmbedderSettings
 from tierway.middleware.switches import CacheSwitch
+from tierway.middleware.tally import Tally
 from tierway.middleware.tenants import Tenants
 from tierway.policies.complexity import LexicalClassifier
 from tierway.policies.equivalence import Equivalence
@@ -104,9 +106,7 @@ async def _demo(stack: AsyncExitStack, environ: Mapping[str, str], *, live: bool
         fleet = await start_demo_fleet()
         stack.push_async_callback(fleet.aclose)
         urls = fleet.urls
-    return configuration.demo_settings(
-        urls, store_path=".tierway/demo-cache.sqlite3", environ=environ
-    )
+    return configuration.demo_settings(urls, store_path=DEMO_STORE, environ=environ)
 
 
 async def _assemble(
@@ -149,12 +149,15 @@ async def _assemble(
         poller.start()
         stack.push_async_callback(poller.aclose)
     metrics = _metrics(fleet, tiers, stage.cache, holder)
+    tally = Tally(stage.cache.journal, catalog.prices(models))
+    tally.start()
+    stack.push_async_callback(tally.aclose)
     edge = Edge(
         pipeline,
         _tenants(settings, environ),
         limits=catalog.limits(settings),
         clock=clock,
-        hooks=(metrics, *hooks),
+        hooks=(metrics, tally, *hooks),
     )
     return Parts(
         settings=settings,
@@ -274,6 +277,8 @@ async def _cache_stage(
     )
     feedback = Feedback(cache, wall=time.time, shared=kind != "memory")
     stack.push_async_callback(feedback.aclose)
+    observer = Observer(cache.journal, wall=time.time, draw=random.random, scope=given.scope)
+    stack.push_async_callback(observer.aclose)
     stage = CacheStage(
         cache,
         catalog.cache_rules(given),
@@ -282,10 +287,12 @@ async def _cache_stage(
         replay_tokens_per_s=given.replay_tokens_per_s,
         store=kind,
         feedback=feedback,
+        observer=observer,
     )
     switch = CacheSwitch(stage, cache.journal)
     await cache.start()
     stack.push_async_callback(cache.aclose)
+    observer.start()
     if stage.rules.mode != given.mode:
         logger.warning(
             "cache.mode is %s by an admin call, not %s as configured", stage.rules.mode, given.mode

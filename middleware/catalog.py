@@ -47,6 +47,15 @@ def model(name: str, given: ModelSettings) -> Model:
     )
 
 
+def prices(models: Mapping[str, Model]) -> dict[str, tuple[float, float]]:
+    """US dollars per million input and output tokens, of the models that have a price."""
+    return {
+        name: (model.input_price, model.output_price)
+        for name, model in models.items()
+        if model.input_price is not None and model.output_price is not None
+    }
+
+
 def tiers(settings: Settings, models: Mapping[str, Model]) -> tuple[Tier, ...]:
     return tuple(
         Tier(

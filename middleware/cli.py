@@ -48,6 +48,7 @@ def _parser() -> argparse.ArgumentParser:
     _add_check(commands)
     _add_explain(commands)
     _add_bench(commands)
+    _add_report(commands)
     return parser
 
 
@@ -107,6 +108,20 @@ def _add_bench(commands: Commands) -> None:
     parser.add_argument("name", choices=sorted(BENCHES), help="what to measure")
     parser.add_argument("arguments", nargs=argparse.REMAINDER, help="its own options")
     parser.set_defaults(run=_bench)
+
+
+def _add_report(commands: Commands) -> None:
+    parser = commands.add_parser("report", help="what the cache did, or would have done")
+    parser.add_argument("--config", help="a file; else TIERWAY_CONFIG, ./tierway.yaml, the demo")
+    parser.add_argument("--since", default="24h", help="30m, 24h, 7d, or a time (24h)")
+    parser.add_argument("--json", action="store_true", help="one JSON object")
+    parser.add_argument("--mark", action="store_true", help="read pairs one by one and mark them")
+    parser.add_argument(
+        "--export-pairs",
+        metavar="FILE",
+        help="write pairs to label for `tierway cache calibrate`: .jsonl or .jsonl.gz",
+    )
+    parser.set_defaults(run=_report)
 
 
 def _single_threaded() -> None:
@@ -202,6 +217,14 @@ def _explain(arguments: argparse.Namespace) -> int:
         request=arguments.request,
         as_json=arguments.json,
     )
+
+
+def _report(arguments: argparse.Namespace) -> int:
+    _single_threaded()
+    from tierway.middleware.report import report_main
+
+    settings, code = _settings(arguments.config)
+    return code or report_main(settings, arguments, os.environ)
 
 
 def _bench(arguments: argparse.Namespace) -> int:

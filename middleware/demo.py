@@ -14,6 +14,7 @@ from dataclasses import dataclass
 
 import orjson
 
+DEMO_STORE = ".tierway/demo-cache.sqlite3"
 _READY_S = 60.0
 _STOP_S = 5.0
 

@@ -68,6 +68,8 @@ def _line(trace: Trace) -> dict[str, object]:
     }
     optional = {
         "similarity": trace.similarity,
+        "probability": None if trace.probability is None else round(trace.probability, 4),
+        "observed": trace.observed,
         "entry": trace.entry_id,
         "retries": trace.retries,
         "degraded": trace.degraded,

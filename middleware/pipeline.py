@@ -20,6 +20,7 @@ from tierway.cache.coalesce import Flights
 from tierway.cache.feedback import Answered, Feedback
 from tierway.cache.keys import Fingerprint, Ignore, fingerprint
 from tierway.cache.lookup import Found, Hit
+from tierway.cache.observer import Observer
 from tierway.cache.replayed import replayed
 from tierway.cache.semantic import SemanticCache
 from tierway.policies.cacheability import CacheRules, Plan, calls_tools, lookup, storable
@@ -54,6 +55,7 @@ class CacheStage:
     store: str = "memory"
     feedback: Feedback | None = None
     replay_tokens_per_s: float | None = None
+    observer: Observer | None = None
 
 
 @dataclass(slots=True)
@@ -91,6 +93,7 @@ class Pipeline:
             found = await self._find(call, look, trace)
             elsewhere_s = found.advice.seconds if found.advice is not None else 0.0
             trace.stage("cache", self._clock() - began - elsewhere_s)
+            self._observe(call, pick.names, look, found)
             if found.hit is not None and look.plan.serve:
                 replay = self._replay(call, found.hit, trace)
                 if replay is not None:
@@ -146,6 +149,16 @@ class Pipeline:
         )
         feedback.remember(call.id, answered)
 
+    def _observe(self, call: Call, names: str, look: _Lookup, found: Found) -> None:
+        """Notes a lookup for the report; an exact hit has nothing to read in it."""
+        observer = self._stage.observer
+        if observer is None or (found.hit is not None and found.hit.similarity is None):
+            return
+        try:
+            observer.saw(call, names, look.mark, look.plan, found)
+        except Exception as error:  # border: no fault of the cache fails a request
+            self._stage.cache.faults.add("observer", error)
+
     def _prepare(self, call: Call, names: str, trace: Trace) -> _Lookup:
         stage = self._stage
         rules = stage.rules
@@ -178,6 +191,8 @@ class Pipeline:
             found = Found(None, "fault")
         look.found = found
         trace.cache_reason = found.reason
+        if found.near is not None:
+            trace.probability = found.near.probability
         if found.advice is not None:
             trace.second_opinion = found.advice.outcome
             trace.stage("second_opinion", found.advice.seconds)
@@ -185,6 +200,7 @@ class Pipeline:
             trace.cache = "bypass"
         if found.hit is not None and not look.plan.serve:
             trace.cache_reason = f"observed {found.reason}"
+            trace.observed = "hit" if found.hit.similarity is None else "semantic-hit"
             trace.similarity, trace.entry_id = found.hit.similarity, found.hit.entry_id
         return found
 

@@ -255,7 +255,11 @@ class TierPlan:
 
 @dataclass(slots=True)
 class Trace:
-    """What happened to one request. Written by the stages, read by every view of it."""
+    """What happened to one request. Written by the stages, read by every view of it.
+
+    `probability` is the verifier's that the nearest stored question has the same answer;
+    `observed` what the cache would have done (hit, semantic-hit) where it only observes.
+    """
 
     request_id: str
     wire: str = ""
@@ -267,6 +271,8 @@ class Trace:
     cache: CacheResult = "bypass"
     cache_reason: str = ""
     similarity: float | None = None
+    probability: float | None = None
+    observed: str = ""
     second_opinion: str = ""
     entry_id: str = ""
     age_s: float | None = None
