@@ -1,9 +1,9 @@
 """`tierway bench cache`: how often the semantic cache answers, and how often wrongly.
 
-`--pairs F` judges labelled pairs one by one, `--stream F` sends prompts through a cache that
-starts empty and stores on a miss, `--speed` times the parts of a lookup. Beside what was served
-stand the peers' rules on the same vectors.
-Labels call some right answers wrong, so "wrong" is an upper bound.
+`--pairs F` judges labelled pairs one by one, `--made` pairs made by rule; `--stream F` sends
+prompts through a cache that starts empty and stores on a miss; `--speed` times the parts of a
+lookup. Beside what was served stand the peers' rules on the same vectors. Labels call some right
+answers wrong, so "wrong" is an upper bound.
 """
 
 from __future__ import annotations
@@ -20,6 +20,7 @@ from typing import Any
 from tierway.bench import cache_pairs, cache_stream
 from tierway.bench.cache_rig import Setting
 from tierway.bench.labelled import read_pairs, read_stream, write_lines
+from tierway.bench.made_misses import DIFFERENT, made_misses
 from tierway.bench.vectors import Remembered
 from tierway.cache.embedders import BuiltinEmbedder, PairEmbedder, SentenceTransformersEmbedder
 from tierway.cache.opinion import ScriptedOpinion
@@ -44,6 +45,14 @@ def parser() -> argparse.ArgumentParser:
     what = made.add_mutually_exclusive_group(required=True)
     what.add_argument("--pairs", type=Path, metavar="F", help="lines {a, b, same, source, lang}")
     what.add_argument("--stream", type=Path, metavar="F", help="lines {text, class, source, lang}")
+    what.add_argument(
+        "--made",
+        type=int,
+        nargs="?",
+        const=DIFFERENT,
+        metavar="N",
+        help="pairs made by rule, at most N of each kind and language",
+    )
     what.add_argument("--speed", action="store_true", help="what the parts of a lookup cost")
     made.add_argument("--json", action="store_true", help="print one JSON object")
     made.add_argument("--config", metavar="F", help="take embedder and budget from this file")
@@ -126,7 +135,7 @@ def _chosen(
 
 async def _run(options: argparse.Namespace, embedder: Embedder, setting: Setting) -> dict[str, Any]:
     remembered = Remembered(embedder, options.vectors_cache)
-    run = _run_speed if options.speed else _run_pairs if options.pairs else _run_stream
+    run = _run_speed if options.speed else _run_stream if options.stream else _run_pairs
     await remembered.start()
     try:
         found = await run(options, remembered, setting)
@@ -138,7 +147,7 @@ async def _run(options: argparse.Namespace, embedder: Embedder, setting: Setting
 async def _run_pairs(
     options: argparse.Namespace, embedder: Remembered, setting: Setting
 ) -> dict[str, Any]:
-    pairs = read_pairs(options.pairs)
+    pairs = read_pairs(options.pairs) if options.pairs else made_misses(at_most=options.made)
     if options.second_opinion is not None:
         labels = {(pair.b, pair.a): pair.same for pair in pairs}
         setting = replace(setting, opinion=ScriptedOpinion(labels, options.second_opinion))

@@ -21,7 +21,8 @@ from tierway.bench.labelled import Pair, write_lines
 
 SEED = 11
 DIFFERENT = 320
-SAME = 140
+FORMATS = 140
+REWORDS = 280
 KINDS = (
     "number",
     "date",
@@ -36,15 +37,15 @@ KINDS = (
 SOURCE = "made_misses"
 
 
-def made_misses(seed: int = SEED) -> list[Pair]:
-    """DIFFERENT pairs of each kind and language, SAME of `format` and `reword`."""
+def made_misses(seed: int = SEED, at_most: int = DIFFERENT) -> list[Pair]:
+    """`at_most` pairs of each kind and language; of `format` and `reword` there are fewer."""
     rng = random.Random(seed)
     pairs: list[Pair] = []
     for language, words in (("en", misses_en), ("zh", misses_zh)):
         for kind in KINDS:
-            pairs += _some(_different(kind, words), DIFFERENT, kind, language, rng)
-        pairs += _some(_swapped(words.FORMATS), SAME, "format", language, rng)
-        pairs += _some(_reworded(words.SAME), 2 * SAME, "reword", language, rng)
+            pairs += _some(_different(kind, words), at_most, kind, language, rng)
+        pairs += _some(_swapped(words.FORMATS), min(FORMATS, at_most), "format", language, rng)
+        pairs += _some(_reworded(words.SAME), min(REWORDS, at_most), "reword", language, rng)
     return pairs
 
 

@@ -27,11 +27,13 @@ class Row(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Benchmark:
-    """A module to run with `--json`, and its rows; `quick` makes it short and coarse."""
+    """A module to run with `--json`, and its rows; `quick` in place of `full` makes it
+    short and coarse."""
 
     module: str
     quick: tuple[str, ...]
     rows: Callable[[dict[str, Any]], list[Row]]
+    full: tuple[str, ...] = ()
 
 
 def _road(found: dict[str, Any]) -> list[Row]:
@@ -51,6 +53,46 @@ def _startup(found: dict[str, Any]) -> list[Row]:
     ]
 
 
+def _cache_made(found: dict[str, Any]) -> list[Row]:
+    kinds = found["by_lang_kind"]
+    rows = []
+    for language, name in (("en", "English"), ("zh", "Chinese")):
+        told = {
+            kind.split()[1]: figures for kind, figures in kinds.items() if kind.startswith(language)
+        }
+        same = {kind: told.pop(kind) for kind in ("format", "reword")}
+        worst = max(told.values(), key=lambda row: row["served_different"] / row["n"])
+        share = 100 * worst["served_different"] / worst["n"]
+        rows += [
+            Row(f"near misses served, {name}, worst kind", f"{share:.1f}", "%", "2 at most"),
+            Row(
+                f"other writings served, {name}",
+                f"{100 * same['format']['recall']:.0f}",
+                "%",
+                "80 at least",
+            ),
+            Row(f"rewordings served, {name}", f"{100 * same['reword']['recall']:.0f}", "%", ""),
+        ]
+    return rows
+
+
+def _cache_speed(found: dict[str, Any]) -> list[Row]:
+    parts = [
+        Row(f"lookup: {part}", f"{found['stages'][part]['cpu_ms']['p50']:.3f}", "ms CPU", "")
+        for part in ("hash", "verify")
+    ]
+    return parts + [
+        Row(
+            f"lookup: search of {row['entries']:,} in {row['partitions']:,} partitions",
+            f"{row['cpu_ms']['p50']:.3f}",
+            "ms CPU",
+            f"{row['index_bytes_per_entry'] + row['entry_bytes']:.0f} bytes an entry",
+        )
+        for row in found["search"]
+        if row["callers"] == 1
+    ]
+
+
 BENCHMARKS = (
     Benchmark("tierway.bench.startup", ("--runs", "1"), _startup),
     Benchmark(
@@ -61,12 +103,19 @@ BENCHMARKS = (
         ),
         _road,
     ),
+    Benchmark("tierway.bench.cache_bench", ("--made", "25"), _cache_made, ("--made",)),
+    Benchmark(
+        "tierway.bench.cache_bench",
+        ("--speed", "--entries", "10000", "--restart", "500"),
+        _cache_speed,
+        ("--speed", "--entries", "10000,100000"),
+    ),
 )
 
 
 def run(benchmark: Benchmark, *, quick: bool) -> list[Row]:
     """One benchmark's rows; raises RuntimeError when it fails."""
-    more = benchmark.quick if quick else ()
+    more = benchmark.quick if quick else benchmark.full
     done = subprocess.run(
         [sys.executable, "-P", "-m", benchmark.module, "--json", *more],
         env=environment(),

@@ -1,0 +1,61 @@
+"""The one table: each benchmark's JSON becomes rows, a failing one does not hide the others."""
+
+from __future__ import annotations
+
+import pytest
+
+from tierway.bench.table import BENCHMARKS, Benchmark, Row, layout, main
+
+KIND = {"n": 50, "recall": None, "served_different": 0}
+MADE = {
+    "by_lang_kind": {
+        f"{language} {kind}": {**KIND, **more}
+        for language in ("en", "zh")
+        for kind, more in (
+            ("number", {}),
+            ("unit", {"served_different": 2}),
+            ("format", {"recall": 0.9}),
+            ("reword", {"recall": 0.25}),
+        )
+    }
+}
+SPEED = {
+    "stages": {part: {"cpu_ms": {"p50": 0.1234}} for part in ("hash", "verify")},
+    "search": [
+        {
+            "entries": 10_000,
+            "partitions": 1,
+            "callers": callers,
+            "cpu_ms": {"p50": 0.5} if callers == 1 else {"mean": 0.6},
+            "index_bytes_per_entry": 600.0,
+            "entry_bytes": 140.0,
+        }
+        for callers in (1, 16)
+    ],
+}
+
+
+def rows_of(kind: str, found: dict[str, object]) -> list[Row]:
+    (benchmark,) = (one for one in BENCHMARKS if kind in one.full)
+    return benchmark.rows(found)
+
+
+def test_the_worst_kind_of_near_miss_is_told() -> None:
+    rows = rows_of("--made", MADE)
+    assert rows[0] == Row("near misses served, English, worst kind", "4.0", "%", "2 at most")
+    assert [row.figure for row in rows] == ["4.0", "90", "25"] * 2
+
+
+def test_a_lookup_is_told_by_its_parts() -> None:
+    rows = rows_of("--speed", SPEED)
+    assert [row.figure for row in rows] == ["0.123", "0.123", "0.500"]
+    assert rows[-1].against == "740 bytes an entry"
+    assert "search of 10,000 in 1 partitions" in layout(rows)
+
+
+def test_a_failing_benchmark_is_named(capsys: pytest.CaptureFixture[str]) -> None:
+    broken = Benchmark("tierway.bench.streams", (), lambda found: [], ("--bad",))
+    assert main([], [broken]) == 1
+    told = capsys.readouterr()
+    assert "tierway.bench.streams failed" in told.err
+    assert told.out.startswith("benchmark")
