@@ -25,7 +25,7 @@ from tierway.cache.sealing import Sealer
 from tierway.policies.errors import CacheError
 from tierway.policies.protocols import CacheStore, Change, Entry, Note, StoreSize
 
-_MARK = "sealed:"
+MARK = "sealed:"
 _ON_THE_LOOP = 64  # changes opened in one go: 3 ms
 
 
@@ -84,7 +84,7 @@ class SealedStore:
     async def changes(self, since: int, limit: int = 1000) -> list[Change]:
         """As the inner store's; an entry that cannot be opened comes as deleted."""
         page = await self._inner.changes(since, limit)
-        bare = {c.entry_id for c in page if c.entry and not c.entry.question.startswith(_MARK)}
+        bare = {c.entry_id for c in page if c.entry and not c.entry.question.startswith(MARK)}
         if bare:
             self._fault("unsealed", CacheError(f"{len(bare)} unsealed entries are deleted"))
             await self._inner.delete(list(bare))
@@ -111,7 +111,7 @@ class SealedStore:
             entry,
             exact=self._sealer.digest(entry.exact),
             partition=self._sealer.digest(entry.partition),
-            question=_MARK + _text(seal(_json(head), _field(name, "question"))),
+            question=MARK + _text(seal(_json(head), _field(name, "question"))),
             answer=seal(entry.answer, _field(name, "answer")),
             vector=entry.vector and seal(entry.vector, _field(name, "vector")),
             encoder="",
@@ -128,7 +128,7 @@ class SealedStore:
         left out where the store left it out."""
         open_, name = self._sealer.open, entry.id
         try:
-            sealed = _bytes(entry.question.removeprefix(_MARK))
+            sealed = _bytes(entry.question.removeprefix(MARK))
             head = orjson.loads(open_(sealed, _field(name, "question")))
             exact, partition, encoder, question = head
             return replace(

@@ -80,7 +80,7 @@ class Upkeep:
         self.journal = Journal(store, wall, faults.add)
         self.eviction = Eviction(store, wall, max_bytes=store_bytes)
         self.unsaved = Unsaved(holding)
-        self.purge = Purge(store, self.unsaved, self.journal, self.follow, faults.add)
+        self.purge = Purge(store, self.unsaved, self.journal, self.follow, faults.add, wall)
         self._queue: asyncio.Queue[Job] = asyncio.Queue()
         self._follower = Follower(store, holding, embedder, wall, faults.add)
         self._tasks: list[asyncio.Task[None]] = []

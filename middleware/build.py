@@ -99,13 +99,16 @@ async def build(
 
 
 async def _demo(stack: AsyncExitStack, environ: Mapping[str, str], *, live: bool) -> Settings:
-    urls: Mapping[str, Sequence[str]] = {
-        tier: ["http://127.0.0.1:1"] for tier in ("small", "medium", "large")
-    }
-    if live:
-        fleet = await start_demo_fleet()
-        stack.push_async_callback(fleet.aclose)
-        urls = fleet.urls
+    if not live:
+        return demo_at_rest(environ)
+    fleet = await start_demo_fleet()
+    stack.push_async_callback(fleet.aclose)
+    return configuration.demo_settings(fleet.urls, store_path=DEMO_STORE, environ=environ)
+
+
+def demo_at_rest(environ: Mapping[str, str]) -> Settings:
+    """The embedded demo without its engines: for looking at its choices and its cache."""
+    urls = {tier: ["http://127.0.0.1:1"] for tier in ("small", "medium", "large")}
     return configuration.demo_settings(urls, store_path=DEMO_STORE, environ=environ)
 
 

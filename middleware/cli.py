@@ -49,6 +49,7 @@ def _parser() -> argparse.ArgumentParser:
     _add_explain(commands)
     _add_bench(commands)
     _add_report(commands)
+    _add_cache(commands)
     return parser
 
 
@@ -122,6 +123,12 @@ def _add_report(commands: Commands) -> None:
         help="write pairs to label for `tierway cache calibrate`: .jsonl or .jsonl.gz",
     )
     parser.set_defaults(run=_report)
+
+
+def _add_cache(commands: Commands) -> None:
+    parser = commands.add_parser("cache", help="work on a cache", add_help=False)
+    parser.add_argument("arguments", nargs=argparse.REMAINDER, help="what to do, and its options")
+    parser.set_defaults(run=_cache)
 
 
 def _single_threaded() -> None:
@@ -248,6 +255,19 @@ def _cache_setting(path: str | None) -> tuple[Embedder, Setting]:
     transport = Transport(connect_timeout_s=settings.resilience.connect_timeout_s)
     embedder = new_embedder(given.embedder, os.environ, transport)
     return embedder, Setting(given.max_error_rate, given.scope == "user")
+
+
+def _cache(arguments: argparse.Namespace) -> int:
+    from importlib import import_module
+
+    given = arguments.arguments
+    code: int
+    if given[:1] == ["calibrate"]:
+        code = import_module("tierway.bench.calibrate").main(given[1:])
+    else:
+        _single_threaded()
+        code = import_module("tierway.middleware.cache_cli").main(given)
+    return code
 
 
 def _settings(config: str | None) -> tuple[Settings | None, int]:

@@ -10,7 +10,7 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 import orjson
@@ -129,6 +129,21 @@ class Pipeline:
         trace.similarity, trace.entry_id = found.hit.similarity, found.hit.entry_id
         trace.cache = "hit" if found.hit.similarity is None else "semantic-hit"
         return look.plan.serve
+
+    def learn(self, call: Call, answer: Mapping[str, Any], *, ttl_s: float | None = None) -> str:
+        """Keeps an answer that nobody gave here, as if one of the call's models had: "", or the
+        reason why the rules keep it out. `ttl_s` takes the place of the rules' own. Raises
+        BadCall for a model that is nothing here."""
+        pick = self._router.resolve(call)
+        trace = Trace(request_id=call.id)
+        look = self._prepare(call, pick.names, trace)
+        if not (look.plan.lookup and look.plan.store):
+            return trace.cache_reason or "not stored"
+        if why_not := storable(answer, call.wire):
+            return why_not
+        plan = look.plan if ttl_s is None else replace(look.plan, ttl_s=ttl_s)
+        self._stage.cache.keep(call, look.mark, plan, self._router.source(pick), answer, None)
+        return ""
 
     def _remember(self, call: Call, look: _Lookup, came_at: float, hit: Hit | None = None) -> None:
         """Keeps in mind what was answered, for a mark that may come."""

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 from tierway.policies.names import AUTO, Aliases, Target, UnknownModel, resolve
 from tierway.policies.protocols import Classifier
 from tierway.policies.tiering import choose, serves
-from tierway.policies.types import Call, Model, Tier, TierDecision
+from tierway.policies.types import Call, Model, Source, Tier, TierDecision
 from tierway.router.fleet import Fleet
 
 if TYPE_CHECKING:
@@ -67,6 +67,13 @@ class TierRouter:
         """The dial in force for a call, 0 the cheapest, 1 the best."""
         asked = call.controls.quality
         return self._rules.quality if asked is None else asked
+
+    def source(self, pick: Pick) -> Source:
+        """The strongest that a name can reach, as the source of an answer from outside; it has
+        no probabilities, so it serves every dial."""
+        reached = [tier for tier in pick.target.within(self._tiers) if tier.models]
+        tier = (reached or self._tiers)[-1]
+        return Source(tier.name, tier.models[0].name if tier.models else "", "cache")
 
     def serves_for(self, call: Call) -> Callable[[str, Mapping[str, float]], bool]:
         """The rule that a stored answer must meet to serve this call."""

@@ -8,6 +8,7 @@ from collections.abc import Callable, Coroutine
 from dataclasses import replace
 from typing import Any
 
+import orjson
 import pytest
 from fakes import FakeClock, completion, make_call
 
@@ -66,6 +67,16 @@ async def soon(condition: Callable[[], bool]) -> None:
     while not condition():
         assert time.monotonic() < until_s
         await asyncio.sleep(0.01)
+
+
+def imported(question: str, **who: str) -> Entry:
+    """An entry that is older than anything the tests do."""
+    call, mark, _ = asked(question, **who)
+    answer = orjson.dumps(completion())
+    return Entry(
+        f"e_{mark.exact.hex()[:20]}", mark.exact, mark.partition, "chat", mark.question, answer,
+        "small", "m", {}, call.tenant, call.user, "", 1000.0, 90_000.0,
+    )  # fmt: skip
 
 
 class Gateway:
@@ -192,11 +203,13 @@ def test_what_is_answered_after_the_purge_stays() -> None:
         wall.advance(0.001)
         other.keep("question", tenant="acme")
         await other.cache.settled()
+        await store.put(imported("an older answer, brought back", tenant="acme"))
         third = Gateway(store, wall)  # reads the note of the purge when it starts
         await third.cache.start()
         await asyncio.sleep(0.05)
         assert await third.answers("question", tenant="acme")
-        assert (await store.size()).entries == 1
+        assert await third.answers("an older answer, brought back", tenant="acme")
+        assert (await store.size()).entries == 2
         await third.cache.aclose()
 
     run(main)
