@@ -24,6 +24,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from tierway.cache.lessons import MARK, PAIR_TTL_S, Near, mark_body, pair_of
+from tierway.cache.purge import KIND as PURGED
+from tierway.cache.purge import selection_of
 from tierway.cache.semantic import SemanticCache
 from tierway.policies.errors import CacheError
 from tierway.policies.protocols import Clock, Note
@@ -88,6 +90,7 @@ class Feedback:
         self._tasks: set[asyncio.Task[None]] = set()
         cache.journal.listen(ASKED, self._heard_question)
         cache.journal.listen(TOLD, self._heard_outcome)
+        cache.journal.listen(PURGED, self._forget)
 
     def remember(self, request_id: str, answered: Answered) -> None:
         answers, tenant = self._answers, answered.tenant
@@ -96,6 +99,13 @@ class Feedback:
             answers.popitem(last=False)
         if tenant not in self._tenants:
             self._tenants[tenant] = None
+
+    def _forget(self, note: Note) -> None:
+        """A purge takes what is remembered of a tenant or user too."""
+        chosen = selection_of(note)
+        for key, answered in list(self._answers.items()):
+            if chosen.matches_owner(answered.tenant, answered.user, answered.at):
+                del self._answers[key]
 
     async def mark(
         self, request_id: str, correct: bool, *, tenant: str | None = None

@@ -76,7 +76,7 @@ class Purge:
         # Who came later held nothing then, and what was imported since is there on purpose.
         if note.body.get("by") == self._me or note.at < self._born_at:
             return
-        chosen = _selection(note)
+        chosen = selection_of(note)
         self._unsaved.forget(chosen.matcher())
         task = asyncio.get_running_loop().create_task(self._repeat(chosen))
         self._repeats.add(task)
@@ -89,7 +89,7 @@ class Purge:
             self._fault("store", error)
 
 
-def _selection(note: Note) -> Selection:
+def selection_of(note: Note) -> Selection:
     """What a note chose, older than the note itself. Raises TypeError for one of another
     release."""
     conditions: dict[str, Any] = {**note.body}

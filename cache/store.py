@@ -68,9 +68,16 @@ class Selection:
         return (
             self.notes_too
             and note.kind not in NOTES_OF_OPERATORS
-            and (self.tenant is None or note.tenant == self.tenant)
-            and (self.user is None or note.user == self.user)
-            and (self.older_than_at is None or note.at < self.older_than_at)
+            and self.matches_owner(note.tenant, note.user, note.at)
+        )
+
+    def matches_owner(self, tenant: str, user: str, at: float) -> bool:
+        """For what has neither namespace nor model nor context."""
+        return (
+            self.notes_too
+            and (self.tenant is None or tenant == self.tenant)
+            and (self.user is None or user == self.user)
+            and (self.older_than_at is None or at < self.older_than_at)
         )
 
     def equals(self) -> dict[str, str]:

@@ -14,6 +14,7 @@ import os
 import sys
 import time
 from collections.abc import Awaitable, Callable, Mapping, Sequence
+from contextlib import AsyncExitStack
 from pathlib import Path
 from typing import Any
 
@@ -160,22 +161,16 @@ async def _export(arguments: argparse.Namespace, settings: Settings) -> tuple[Re
 async def _import(arguments: argparse.Namespace, settings: Settings) -> tuple[Result, int]:
     now_at = time.time()
     lines, _, encoders = await asyncio.to_thread(cache_work.checked, arguments.file, now_at)
-    embedder = build.new_embedder(settings) if encoders else None
-    async with cache_work.opened(settings, os.environ) as store:
-        try:
-            if embedder is not None:
-                await embedder.start()
-            result = await cache_work.import_(
-                store,
-                arguments.file,
-                embedder,
-                now_at=now_at,
-                step=Progress(lines, sys.stderr).step,
-            )
-        finally:
-            if embedder is not None:
-                await embedder.aclose()
-        return result, 0
+    async with AsyncExitStack() as stack:
+        store = await stack.enter_async_context(cache_work.opened(settings, os.environ))
+        embedder = None
+        if encoders:
+            encoding = cache_work.encoding(settings, os.environ)
+            embedder = await stack.enter_async_context(encoding)
+        step = Progress(lines, sys.stderr).step
+        return await cache_work.import_(
+            store, arguments.file, embedder, now_at=now_at, step=step
+        ), 0
 
 
 async def _purge(arguments: argparse.Namespace, settings: Settings) -> tuple[Result, int]:

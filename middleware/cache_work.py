@@ -25,6 +25,7 @@ from tierway.middleware.cache_lines import LineFile, entry_of, line_of, read_lin
 from tierway.middleware.config import Settings
 from tierway.policies.errors import CacheError
 from tierway.policies.protocols import CacheStore, Embedder, Entry
+from tierway.router.transport import Transport
 
 _PAGE = 200
 _BATCH = 64
@@ -40,6 +41,19 @@ async def opened(settings: Settings, environ: Mapping[str, str]) -> AsyncIterato
         yield store
     finally:
         await store.aclose()
+
+
+@asynccontextmanager
+async def encoding(settings: Settings, environ: Mapping[str, str]) -> AsyncIterator[Embedder]:
+    """The configured encoder, started. Raises CacheError."""
+    transport = Transport(connect_timeout_s=settings.resilience.connect_timeout_s)
+    embedder = build.new_embedder(settings.cache.embedder, environ, transport)
+    try:
+        await embedder.start()
+        yield embedder
+    finally:
+        await embedder.aclose()
+        await transport.aclose()
 
 
 async def listed(store: CacheStore) -> AsyncIterator[Entry]:

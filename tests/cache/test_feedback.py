@@ -18,6 +18,7 @@ from tierway.cache.lessons import Lessons, Near, pair_of
 from tierway.cache.memory_store import MemoryStore
 from tierway.cache.semantic import SemanticCache
 from tierway.cache.sqlite_store import SqliteStore
+from tierway.cache.store import Selection
 from tierway.policies.cacheability import CacheRules, lookup
 from tierway.policies.equivalence import Calibration, Equivalence, Level
 from tierway.policies.errors import CacheError
@@ -322,3 +323,18 @@ def test_a_pair_s_digest_does_not_ask_who_came_first(texts: Sequence[str]) -> No
     assert pair_of(b"p", one, other) == pair_of(b"p", other, one)
     assert pair_of(b"p", one, other) != pair_of(b"q", one, other)
     assert pair_of(b"p", one, other) != pair_of(b"p", one + other, "")
+
+
+def test_a_purge_forgets_what_is_remembered_of_a_tenant_on_every_gateway() -> None:
+    async def main(one: Gateway, two: Gateway) -> None:
+        names = [(await gateway.ask(tenant="acme"))[0] for gateway in (one, two)]
+        kept, _ = await two.ask(tenant="other")
+        one.wall.now += 1
+        await one.cache.purge(Selection(tenant="acme"))
+        await eventually(lambda: len(two.cache) == 1)
+        for name in names:
+            assert await one.feedback.mark(name, True, tenant="acme") is None
+            assert await two.feedback.mark(name, True, tenant="acme") is None
+        assert await two.feedback.mark(kept, True, tenant="other") == Outcome()
+
+    run(main, count=2, wait_s=0.3)
