@@ -1,6 +1,7 @@
 """From the notes of a store to what the report says: counts, pairs to read, why the rest missed.
 
-What was marked since is left out of the pairs; the newest come first.
+What was marked since is left out of the pairs. Those whose shadow sample came out different stand
+first, then the newest.
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ from tierway.cache.lessons import MARK
 from tierway.cache.observer import MISS, PAIR
 from tierway.policies.protocols import CacheStore, Note
 
-TALLY = "tally"
+SHADOW, TALLY = "shadow", "tally"
 _PAGE = 1000
 _HITS = ("hit", "semantic-hit", "shared", "stale")
 
@@ -44,6 +45,7 @@ class Summary:
     near_misses: list[Pair] = field(default_factory=list)
     elsewhere: list[tuple[int, Mapping[str, Any]]] = field(default_factory=list)
     marks: Counter[str] = field(default_factory=Counter)
+    shadow: Counter[str] = field(default_factory=Counter)
 
     def count(self, group: str, name: str | None = None) -> int:
         counts = self.counts.get(group, Counter())
@@ -79,6 +81,7 @@ class Summary:
             "saved_usd": round(self.dollars.get("saved", 0.0), 6),
             "unpriced_models": sorted(self.counts.get("unpriced", {})),
             "marks": {"right": self.marks["right"], "wrong": self.marks["wrong"]},
+            "shadow": dict(self.shadow),
             "pairs": [_as_json(pair) for pair in self.pairs],
             "near_misses": [_as_json(pair) for pair in self.near_misses],
         }
@@ -96,15 +99,20 @@ async def read(store: CacheStore, since_at: float) -> list[Note]:
 
 def summarise(notes: Sequence[Note], since_at: float) -> Summary:
     made = Summary(since_at)
-    marked: set[str] = set()
+    marked, doubted = set[str](), set[str]()
     for note in notes:
         if note.kind == TALLY:
             _add(made, note.body)
         elif note.kind == MARK:
             marked.add(str(note.body.get("pair")))
             made.marks["right" if note.body.get("correct") else "wrong"] += 1
-    made.pairs = _newest(note for note in notes if note.kind == PAIR)
-    made.pairs = [pair for pair in made.pairs if pair["pair"] not in marked]
+        elif note.kind == SHADOW:
+            made.shadow[str(note.body.get("result"))] += 1
+            if note.body.get("result") == "different":
+                doubted.add(str(note.body.get("pair")))
+    pairs = _newest(note for note in notes if note.kind == PAIR)
+    made.pairs = [pair for pair in pairs if pair["pair"] not in marked]
+    made.pairs.sort(key=lambda pair: pair["pair"] not in doubted)
     missed = [note for note in notes if note.kind == MISS]
     made.near_misses = _newest(note for note in missed if "stored" in note.body)
     made.elsewhere = _elsewhere(missed)

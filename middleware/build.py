@@ -36,6 +36,7 @@ from tierway.middleware.metrics import Metrics
 from tierway.middleware.parts import AdminKeys, Parts
 from tierway.middleware.pipeline import CacheStage, Pipeline
 from tierway.middleware.settings import EmbedderSettings
+from tierway.middleware.shadow import Shadow
 from tierway.middleware.switches import CacheSwitch
 from tierway.middleware.tally import Tally
 from tierway.middleware.tenants import Tenants
@@ -144,6 +145,15 @@ async def _assemble(
     opinion = await _opinion(settings, dispatcher, tiers, stack) if live else None
     stage, switch = await _cache_stage(settings, environ, transport, stack, opinion)
     pipeline = Pipeline(router, dispatcher, stage, clock=clock)
+    if live and settings.cache.shadow_sample:
+        stage.shadow = Shadow(
+            settings.cache.shadow_sample,
+            pipeline.ask_fleet,
+            stage.cache.journal,
+            draw=random.random,
+            clock=clock,
+        )
+        stack.push_async_callback(stage.shadow.aclose)
     if live:
         for upstream in dispatcher.upstreams.values():
             if warm := getattr(upstream, "warm", None):
@@ -151,7 +161,7 @@ async def _assemble(
         poller = Poller(fleet, HttpProbe(transport), clock=clock)
         poller.start()
         stack.push_async_callback(poller.aclose)
-    metrics = _metrics(fleet, tiers, stage.cache, holder)
+    metrics = _metrics(fleet, tiers, stage, holder)
     tally = Tally(stage.cache.journal, catalog.prices(models))
     tally.start()
     stack.push_async_callback(tally.aclose)
@@ -431,14 +441,15 @@ def _admin_keys(settings: Settings, environ: Mapping[str, str]) -> AdminKeys:
 
 
 def _metrics(
-    fleet: Fleet, tiers: Sequence[Tier], cache: SemanticCache, holder: PolicyHolder
+    fleet: Fleet, tiers: Sequence[Tier], stage: CacheStage, holder: PolicyHolder
 ) -> Metrics:
     names = [model.name for tier in tiers for model in tier.models]
     return Metrics(
         views=lambda: fleet.snapshot(names),
         breakers=lambda: {spec.id: fleet.breaker_state(spec.id) for spec in fleet.specs()},
-        entries=lambda: len(cache),
+        entries=lambda: len(stage.cache),
         policy_version=lambda: holder.current.version,
+        shadow=lambda: stage.shadow.counts if stage.shadow else {},
     )
 
 

@@ -11,9 +11,10 @@ from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
-from prometheus_client.core import GaugeMetricFamily, Metric
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
 
+from tierway.middleware.tally import bounded
 from tierway.policies.types import ReplicaView, Trace
 
 _TTFT = (0.001, 0.005, 0.01, 0.02, 0.04, 0.06, 0.08, 0.1, 0.25, 0.5, 0.75, 1, 2.5, 5, 7.5, 10, 20,
@@ -23,6 +24,7 @@ _REQUEST = (0.005, 0.05, 0.3, 0.5, 0.8, 1, 1.5, 2, 2.5, 5, 10, 15, 20, 30, 40, 5
             480, 960)  # fmt: skip
 _STAGE = (0.00005, 0.0001, 0.00025, 0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25,
           0.5, 1)  # fmt: skip
+_COSINE = (0.5, 0.6, 0.7, 0.75, 0.8, 0.85, 0.9, 0.925, 0.95, 0.97, 0.98, 0.99, 1)
 _BREAKER = {"closed": 0, "half-open": 1, "open": 2}
 _CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 
@@ -39,10 +41,12 @@ class Metrics:
         breakers: Callable[[], Mapping[str, str]],
         entries: Callable[[], int],
         policy_version: Callable[[], int],
+        shadow: Callable[[], Mapping[str, int]] = dict,
     ) -> None:
         registry = self._registry = CollectorRegistry()
         self.results: Tally[str] = Tally()
         """Requests by what the cache did, since the start."""
+        self._reasons: set[str] = set()
         self._children: dict[tuple[Any, tuple[str, ...]], Any] = {}
         self._make_counters(registry)
         self._make_histograms(registry)
@@ -53,6 +57,7 @@ class Metrics:
         )
         version.set_function(policy_version)
         registry.register(_FleetCollector(views, breakers))
+        registry.register(_ShadowCollector(shadow))
 
     def _make_counters(self, registry: CollectorRegistry) -> None:
         def counter(name: str, text: str, *labels: str) -> Counter:
@@ -63,6 +68,14 @@ class Metrics:
         self._lookups = counter("cache_lookups", "Cache lookups by result.", "result")
         self._opinions = counter(
             "cache_second_opinions", "Second opinions by what they came to.", "result"
+        )
+        self._misses = counter("cache_misses", "Cache misses by reason.", "reason")
+        self._scores = Histogram(
+            "tierway_cache_similarity",
+            "Cosine of the question served or, in observe mode, that would have been.",
+            ("result",),
+            buckets=_COSINE,
+            registry=registry,
         )
         self._saved_tokens = counter("cache_saved_tokens", "Output tokens out of the cache.")
         self._routes = counter("route", "Tier decisions by reason.", "tier", "reason")
@@ -85,6 +98,15 @@ class Metrics:
         self._child(self._requests, trace.wire, trace.tier, trace.outcome).inc()
         self._child(self._lookups, trace.cache).inc()
         self.results[trace.cache] += 1
+        if trace.cache == "miss" and not trace.observed:
+            reason = bounded(trace.cache_reason, self._reasons)
+            self._reasons.add(reason)
+            self._child(self._misses, reason).inc()
+        by_meaning = trace.cache == "semantic-hit" or trace.observed == "semantic-hit"
+        if by_meaning and trace.similarity is not None:
+            self._child(self._scores, "observed" if trace.observed else trace.cache).observe(
+                trace.similarity
+            )
         if trace.second_opinion:
             self._child(self._opinions, trace.second_opinion).inc()
         if trace.duration_s is not None:
@@ -165,6 +187,23 @@ class _FleetCollector(Collector):
         for replica, state in self._breakers().items():
             breaker.add_metric((replica,), _BREAKER[state])
         yield breaker
+
+
+class _ShadowCollector(Collector):
+    """How shadow samples compared, where they are taken."""
+
+    def __init__(self, counts: Callable[[], Mapping[str, int]]) -> None:
+        self._counts = counts
+
+    def collect(self) -> Iterable[Metric]:
+        family = CounterMetricFamily(
+            "tierway_cache_shadow",
+            "Semantic hits asked upstream besides, by how the answers compare.",
+            labels=("result",),
+        )
+        for result, count in self._counts().items():
+            family.add_metric((result,), count)
+        yield family
 
 
 def _gauge(

@@ -38,7 +38,7 @@ from tierway.router.dispatch import Dispatcher
 from tierway.router.route import Pick, TierRouter
 
 if TYPE_CHECKING:
-    pass
+    from tierway.middleware.shadow import Shadow
 
 _BYPASS = Plan(lookup=False, store=False, join=False, reason="key")
 
@@ -56,6 +56,7 @@ class CacheStage:
     feedback: Feedback | None = None
     replay_tokens_per_s: float | None = None
     observer: Observer | None = None
+    shadow: Shadow | None = None
 
 
 @dataclass(slots=True)
@@ -163,6 +164,8 @@ class Pipeline:
             near=near,
         )
         feedback.remember(call.id, answered)
+        if self._stage.shadow is not None and near is not None and hit is not None:
+            self._stage.shadow.consider(call, mark.partition, mark.question, near, hit)
 
     def _observe(self, call: Call, names: str, look: _Lookup, found: Found) -> None:
         """Notes a lookup for the report; an exact hit has nothing to read in it."""
@@ -247,6 +250,12 @@ class Pipeline:
         )
         return look.mark.exact + repr(form).encode()
 
+    async def ask_fleet(self, call: Call, trace: Trace) -> Answer:
+        """A fresh answer, past the cache, which neither gives nor keeps it. Raises
+        GatewayError."""
+        decision = self._router.decide(call, self._router.resolve(call), None)
+        return await self._dispatcher.open(call, decision, trace)
+
     async def _open(self, call: Call, pick: Pick, look: _Lookup, trace: Trace) -> Answer:
         began = self._clock()
         decision = self._router.decide(call, pick, look.found.vector if look.found else None)
@@ -261,7 +270,7 @@ class Pipeline:
             return
         cache = self._stage.cache
         try:
-            complete = _complete(answer, body)
+            complete = complete_answer(answer, body)
             if complete is None or self._unstorable(complete, answer.head.wire):
                 return
             cache.keep(
@@ -310,7 +319,7 @@ class Pipeline:
 _NO_MARK = Fingerprint(b"", b"", "", semantic=False)
 
 
-def _complete(answer: Answer, body: bytes) -> Mapping[str, Any] | None:
+def complete_answer(answer: Answer, body: bytes) -> Mapping[str, Any] | None:
     """The answer as one object. Of a stream whose client did not ask for usage, the usage
     was kept back and is put in again."""
     head = answer.head

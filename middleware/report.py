@@ -191,6 +191,9 @@ def _hit_lines(summary: Summary) -> list[str]:
     lines += [f"  {would}{name:14} {count:8,}" for name, count, would in shown if count]
     if summary.marks:
         lines.append(f"Marked {summary.marks['right']} right, {summary.marks['wrong']} wrong")
+    if summary.shadow:
+        told = ", ".join(f"{count:,} {name}" for name, count in summary.shadow.most_common())
+        lines.append(f"Asked upstream besides (cache.shadow_sample): {told}")
     return lines
 
 

@@ -10,7 +10,7 @@ import asyncio
 import contextlib
 import re
 from collections import Counter, defaultdict
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from typing import Any
 
 from tierway.cache.journal import Journal
@@ -91,7 +91,7 @@ class Tally:
             await self.write()
 
 
-def bounded(reason: str, known: Mapping[str, object]) -> str:
+def bounded(reason: str, known: Collection[str]) -> str:
     """A reason as a label: constants as they are, anything else is `other`."""
     fits = _REASON.fullmatch(reason) and (reason in known or len(known) < _REASONS_KNOWN)
     return reason if fits else "other"

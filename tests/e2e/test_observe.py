@@ -63,8 +63,13 @@ def test_observe_serves_nothing_and_reports_what_would_have_hit(
 
 @pytest.mark.parametrize("streamed", [False, True])
 def test_a_wrong_semantic_hit_is_seen_and_marked_over_the_wire(
-    tmp_path: Path, streamed: bool, capsys: pytest.CaptureFixture[str]
+    tmp_path: Path,
+    streamed: bool,
+    capsys: pytest.CaptureFixture[str],
+    caplog: pytest.LogCaptureFixture,
 ) -> None:
+    caplog.set_level("INFO", logger="tierway.requests")
+
     async def mark(here: Stand, name: str) -> Any:
         body = {"request_id": name, "correct": False}
         return (await here.client.post("/v1/tierway/feedback", json=body)).json()
@@ -76,6 +81,16 @@ def test_a_wrong_semantic_hit_is_seen_and_marked_over_the_wire(
             hit = await here.ask(REWORDED, stream=streamed)
             assert hit.headers["x-tierway-cache"] == "semantic-hit"
             assert 0.5 < float(hit.headers["x-tierway-similarity"]) <= 1
+            scraped = here.gateway.parts.metrics.render().decode()
+            assert 'tierway_cache_lookups_total{result="semantic-hit"} 1.0' in scraped
+            assert 'tierway_cache_similarity_count{result="semantic-hit"} 1.0' in scraped
+            line = json.loads(caplog.messages[-1])
+            assert (line["cache"], line["stream"], "similarity" in line, line["entry"]) == (
+                "semantic-hit",
+                streamed,
+                True,
+                hit.headers["x-tierway-entry"],
+            )
             told = await mark(here, hit.headers["x-request-id"])
             assert told["withdrawn"] == [hit.headers["x-tierway-entry"]]
             assert (told["blocked"], told["counted"]) == (True, True)
@@ -108,5 +123,24 @@ def test_two_gateways_of_one_store_act_on_one_mark_within_a_second(tmp_path: Pat
             assert not two.cache["entries"]
             body["request_id"] = "nobody's"
             assert (await two.client.post("/v1/tierway/feedback", json=body)).status_code == 404
+
+    asyncio.run(main())
+
+
+def test_a_shadow_sample_asks_behind_the_served_hit(tmp_path: Path) -> None:
+    async def main() -> None:
+        cache = {**cache_of(tmp_path, "serve"), "shadow_sample": 1.0}
+        async with stand(engine(), cache=cache) as here:
+            await here.ask(QUESTION)
+            await here.settled()
+            hit = await here.ask(REWORDED)
+            assert hit.headers["x-tierway-cache"] == "semantic-hit"
+            counts = here.gateway.parts.stage.shadow.counts  # type: ignore[union-attr]  # set
+            assert await until(lambda: counts.total() == 1)
+            assert here.generated == 2
+            assert await until(here.idle)
+            scraped = here.gateway.parts.metrics.render().decode()
+            assert 'tierway_cache_shadow_total{result="skipped"} 0.0' in scraped
+            assert 'tierway_requests_total{outcome="ok",tier="small",wire="chat"} 2.0' in scraped
 
     asyncio.run(main())

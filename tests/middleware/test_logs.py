@@ -98,3 +98,20 @@ def test_a_process_of_our_own_writes_lines_together() -> None:
 
     lines = asyncio.run(main())
     assert [line["request_id"] for line in lines] == ["one", "two"]
+
+
+def test_a_hit_tells_its_scores_streamed_or_not(caplog: pytest.LogCaptureFixture) -> None:
+    for stream in (False, True):
+        caplog.clear()
+        trace = Trace(
+            "r", stream=stream, cache="semantic-hit", similarity=0.97, probability=0.98765,
+            entry_id="e_1", cache_reason="equal",
+        )  # fmt: skip
+        line = line_of(trace, caplog)
+        assert (line["cache"], line["cache_reason"], line["entry"]) == (
+            "semantic-hit",
+            "equal",
+            "e_1",
+        )
+        assert (line["similarity"], line["probability"]) == (0.97, 0.9877)
+        assert "observed" not in line

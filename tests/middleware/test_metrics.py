@@ -147,3 +147,22 @@ def test_a_scrape_reads_the_fleet_as_it_is() -> None:
 def test_two_gateways_of_a_process_do_not_share_counts() -> None:
     Rig().count(OK)
     assert "requests_total{outcome=ok,tier=small,wire=chat}" not in Rig().count()
+
+
+def test_a_hit_by_meaning_tells_its_score_and_a_miss_its_reason() -> None:
+    hit = replace(OK, cache="semantic-hit", similarity=0.96)
+    observed = replace(OK, observed="semantic-hit", cache_reason="observed equal", similarity=0.91)
+    found = Rig().count(
+        hit,
+        observed,
+        replace(OK, cache_reason="numbers"),
+        replace(OK, cache_reason="The body: 'x'"),
+        replace(OK, cache="hit", similarity=1.0),
+    )
+    assert found["cache_similarity_count{result=semantic-hit}"] == 1
+    assert found["cache_similarity_bucket{le=0.95,result=semantic-hit}"] == 0
+    assert found["cache_similarity_bucket{le=0.97,result=semantic-hit}"] == 1
+    assert found["cache_similarity_sum{result=observed}"] == 0.91
+    assert found["cache_misses_total{reason=numbers}"] == 1
+    assert found["cache_misses_total{reason=other}"] == 1
+    assert not any("observed equal" in name or "'x'" in name for name in found)
