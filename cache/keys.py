@@ -144,6 +144,9 @@ def _cut(call: Call, kept: Mapping[str, Any]) -> _Cut:
     if any(kept.get(name) is not None and kept[name] is not False for name in _QUOTES_PROMPT):
         # The answer repeats the prompt or its tokens: another wording has another answer.
         return _Cut("whole", kept, why_not="quotes-prompt")
+    if (logprobs := kept.get("logprobs")) is not None and logprobs is not False:
+        # How likely the tokens were depends on every word before them.
+        return _Cut("whole", kept, why_not="logprobs")
     if call.wire == "completions":
         return _cut_prompt(kept, call.controls.cache)
     return _cut_messages(kept, call.controls.cache)

@@ -23,7 +23,7 @@ from tierway.cache.lookup import Found, Hit
 from tierway.cache.observer import Observer
 from tierway.cache.replayed import replayed
 from tierway.cache.semantic import SemanticCache
-from tierway.policies.cacheability import CacheRules, Plan, calls_tools, lookup, storable
+from tierway.policies.cacheability import AS_ASKED, CacheRules, Plan, calls_tools, lookup, storable
 from tierway.policies.errors import (
     BadCall,
     CacheError,
@@ -228,7 +228,7 @@ class Pipeline:
         share = await self.flights.take(
             self._flight_key(call, look),
             lambda: self._open(call, pick, look, trace),
-            lambda answer, body: self._keep(call, look, answer, body),
+            lambda answer, body: self._keep(call, look, answer, body, trace),
         )
         if not share.led:
             trace.cache = "shared"
@@ -264,9 +264,9 @@ class Pipeline:
         trace.stage("route", self._clock() - began)
         return await self._dispatcher.open(call, decision, trace)
 
-    def _keep(self, call: Call, look: _Lookup, answer: Answer, body: bytes) -> None:
+    def _keep(self, call: Call, look: _Lookup, answer: Answer, body: bytes, trace: Trace) -> None:
         """Stores a complete answer if it is one that may be stored."""
-        if not look.plan.store or answer.head.status != 200:
+        if not look.plan.store or answer.head.status != 200 or trace.degraded not in AS_ASKED:
             return
         cache = self._stage.cache
         try:

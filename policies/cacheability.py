@@ -23,12 +23,15 @@ from typing import Any, Literal
 
 from tierway.policies.context import concerns
 from tierway.policies.personal import Personal
+from tierway.policies.refusals import refuses
 from tierway.policies.types import CacheControl, Call, WireName
 
 Mode = Literal["serve", "observe", "off"]
 Scope = Literal["tenant", "user", "shared"]
 
 _TEXTS = ("content", "reasoning", "reasoning_content")
+AS_ASKED: frozenset[str] = frozenset({"", "other_replica"})
+"""Steps of degradation whose answer is still of the tier that was to give it."""
 CACHED_WIRES: frozenset[str] = frozenset({"chat", "completions", "messages", "embeddings"})
 
 
@@ -81,7 +84,10 @@ class Plan:
 def lookup(call: Call, rules: CacheRules) -> Plan:
     """Decides before anything is looked up; pure but for the rules' own `matches`."""
     control = call.controls.cache
-    personal = concerns(call, rules.personal)
+    # Where a query stands for the turn, the rest of the turn may speak of the asker too.
+    personal = concerns(call, rules.personal) or (
+        control.query is not None and rules.personal(call.ask.question)
+    )
     scope: Scope = "user" if personal else rules.scope
     out = _ruled_out(call, rules) or _nameless(call, rules, scope)
     limits = () if out else [rule.ttl_s for rule in rules.ttl_rules if rule.matches(call)]
@@ -175,7 +181,10 @@ def _unfit(said: Any, finish: Any) -> str | None:
         return "unfinished"
     if not all(isinstance(said.get(name) or "", str) for name in _TEXTS):
         return "shape"
-    return None if (said.get("content") or "").strip() else "empty"
+    text = (said.get("content") or "").strip()
+    if refuses(text):
+        return "refusal"
+    return None if text else "empty"
 
 
 def _ruled_out(call: Call, rules: CacheRules) -> str:

@@ -218,6 +218,8 @@ def test_the_borders_of_several_text_parts_are_in_the_key() -> None:
         (chat(n=2), "chat", "n"),
         (chat(return_token_ids=True), "chat", "quotes-prompt"),
         (chat(prompt_logprobs=0), "chat", "quotes-prompt"),
+        (chat(logprobs=True), "chat", "logprobs"),
+        ({"prompt": "Say hi", "logprobs": 0}, "completions", "logprobs"),
         ({"prompt": "Say hi", "echo": True}, "completions", "quotes-prompt"),
         ({"prompt": ["a", "b"]}, "completions", "prompt-list"),
         ({"prompt": [1, 2, 3]}, "completions", "prompt-list"),

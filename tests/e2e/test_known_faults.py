@@ -35,7 +35,7 @@ def turn(role: str, content: Any) -> dict[str, Any]:
     return {"role": role, "content": content}
 
 
-def test_the_history_is_part_of_the_key(client: httpx.Client) -> None:
+def test_known_fault_01_the_history_is_part_of_the_key(client: httpx.Client) -> None:
     """GPTCache #8: only the last message was the key."""
 
     def chat(company: str) -> list[dict[str, Any]]:
@@ -56,9 +56,14 @@ def test_the_history_is_part_of_the_key(client: httpx.Client) -> None:
         ("What is 17 * 23?", "What is 17 * 24?"),
         ("How do I convert miles to kilometres?", "How do I convert kilometres to miles?"),
         ("怎么打开深色模式?", "怎么关闭深色模式?"),
+        ("6379端口默认是打开的吗?", "6379端口默认是关闭的吗?"),
+        ("十七乘以二十三等于多少?", "十七乘以二十四等于多少?"),
+        ("上一句诗是什么意思啊?", "下一句诗是什么意思啊?"),
     ],
 )
-def test_a_near_miss_is_a_miss(client: httpx.Client, stored: str, asked: str) -> None:
+def test_known_fault_02_04_08_a_near_miss_is_a_miss(
+    client: httpx.Client, stored: str, asked: str
+) -> None:
     """GPTCache #694, semantic-router #2691 and #36: opposites and other numbers."""
     ask(client, stored)
     debug = {"x-tierway-debug": "1"}
@@ -74,9 +79,9 @@ def test_a_near_miss_is_a_miss(client: httpx.Client, stored: str, asked: str) ->
     assert outcome(ask(client, stored)) == "hit"
 
 
-def test_short_questions_share_no_answer(client: httpx.Client) -> None:
+def test_known_fault_26_short_questions_share_no_answer(client: httpx.Client) -> None:
     """langchain-redis #22."""
-    for question in ("1+1", "tell a joke", "21+1", "hello"):
+    for question in ("1+1", "tell a joke", "21+1", "hello", "讲个笑话", "讲个故事", "1加1"):
         assert outcome(ask(client, question)) == "miss"
 
 
@@ -85,15 +90,16 @@ def test_short_questions_share_no_answer(client: httpx.Client) -> None:
     [
         ("What is the capital of France?", "What's France's capital?"),
         ("How do I cook brown rice?", "How can I cook brown rice?"),
+        ("法国的首都是哪里？", "法国的首都在哪里？"),
     ],
 )
-def test_a_paraphrase_can_hit(client: httpx.Client, stored: str, asked: str) -> None:
+def test_known_fault_16_a_paraphrase_can_hit(client: httpx.Client, stored: str, asked: str) -> None:
     """litellm #29086: a hash of the whole prompt in the way of every paraphrase."""
     ask(client, stored)
     assert outcome(ask_until_cached(client, asked)) == "semantic-hit"
 
 
-def test_the_system_prompt_is_part_of_the_key(client: httpx.Client) -> None:
+def test_known_fault_06_07_the_system_prompt_is_part_of_the_key(client: httpx.Client) -> None:
     """semantic-router #3423, spring-ai #5256: personas shared answers."""
     question = turn("user", "What is the capital of France?")
     french = [turn("system", "Answer in French."), question]
@@ -102,7 +108,7 @@ def test_the_system_prompt_is_part_of_the_key(client: httpx.Client) -> None:
     assert outcome(ask(client, "", messages=french)) == "hit"
 
 
-def test_each_entry_has_its_own_time_to_live(client: httpx.Client) -> None:
+def test_known_fault_08_09_each_entry_has_its_own_time_to_live(client: httpx.Client) -> None:
     """semantic-router #160 and #404: one time for all, and expired entries that still won."""
     only = {"cache-control": "only-if-cached"}
 
@@ -120,7 +126,7 @@ def test_each_entry_has_its_own_time_to_live(client: httpx.Client) -> None:
     assert not gone("Name three rivers in Peru.")
 
 
-def test_prompts_longer_than_the_encoders_window_do_not_collide(
+def test_known_fault_11_prompts_beyond_the_encoders_window_do_not_collide(
     client: httpx.Client, fleet: EngineUrls
 ) -> None:
     """semantic-router #3455."""
@@ -132,7 +138,9 @@ def test_prompts_longer_than_the_encoders_window_do_not_collide(
     assert outcome(ask(client, head + "\nWhich item is last?")) == "hit"
 
 
-def test_a_hundred_repeats_are_one_upstream_call(client: httpx.Client, fleet: EngineUrls) -> None:
+def test_known_fault_17_a_hundred_repeats_are_one_upstream_call(
+    client: httpx.Client, fleet: EngineUrls
+) -> None:
     """litellm #6954 and #31610."""
     before = generated(*fleet.all)
     outcomes = [outcome(ask(client, "How do tides work?")) for _ in range(100)]
@@ -140,7 +148,7 @@ def test_a_hundred_repeats_are_one_upstream_call(client: httpx.Client, fleet: En
     assert generated(*fleet.all) == before + 1
 
 
-def test_content_as_a_list_of_parts(client: httpx.Client) -> None:
+def test_known_fault_19_content_as_a_list_of_parts(client: httpx.Client) -> None:
     """litellm #9265."""
     parts = [{"type": "text", "text": "What is the capital of France?"}]
     assert outcome(ask(client, parts)) == "miss"
@@ -150,7 +158,7 @@ def test_content_as_a_list_of_parts(client: httpx.Client) -> None:
     assert outcome(other) == "semantic-hit"
 
 
-def test_an_image_is_never_matched_by_meaning(client: httpx.Client) -> None:
+def test_known_fault_19_an_image_is_never_matched_by_meaning(client: httpx.Client) -> None:
     """litellm #9265: the words beside an image do not say what is asked."""
 
     def about(words: str) -> httpx.Response:
@@ -176,24 +184,38 @@ def two_tenants(
         yield running
 
 
-def as_tenant(running: GatewayProcess, question: str, key: str | None) -> httpx.Response:
-    headers = {} if key is None else {"authorization": f"Bearer {key}"}
+def as_tenant(
+    running: GatewayProcess, question: str, key: str | None, **more: str
+) -> httpx.Response:
+    headers = {**more, **({} if key is None else {"authorization": f"Bearer {key}"})}
     with httpx.Client(base_url=running.url, timeout=60) as client:
         return ask(client, question, headers=headers)
 
 
-@pytest.mark.parametrize(
-    "question",
-    [
-        "What is my account balance?",
-        "Summarise the attached report on " + "the quarterly sales of the northern region, " * 20,
-    ],
-)
-def test_tenants_never_share_an_answer(two_tenants: GatewayProcess, question: str) -> None:
-    """semantic-router #1448 and #2134, wso2 #733: another user's answer, even at cosine 1."""
+def test_known_fault_05_tenants_never_share_an_answer(two_tenants: GatewayProcess) -> None:
+    """semantic-router #1448 and #2134: another user's answer at a cosine near 1."""
+    question = "Summarise the attached report on " + "the quarterly sales of the north, " * 20
     assert outcome(as_tenant(two_tenants, question, "sk-alice")) == "miss"
     assert outcome(as_tenant(two_tenants, question, "sk-alice")) == "hit"
     assert outcome(as_tenant(two_tenants, question, "sk-bob")) == "miss"
+
+
+@pytest.mark.parametrize("question", ["What is my account balance?", "我的账户余额是多少？"])
+def test_known_fault_30_what_is_personal_is_its_users_alone(
+    two_tenants: GatewayProcess, question: str
+) -> None:
+    """wso2 #733, OmniRoute #3740: "my account balance" served across users."""
+
+    def ask_as(key: str, user: str = "") -> str:
+        named = {"x-tierway-user": user} if user else {}
+        return outcome(as_tenant(two_tenants, question, key, **named))
+
+    assert ask_as("sk-alice", "ann") == "miss"
+    assert ask_as("sk-alice", "ann") == "hit"
+    assert ask_as("sk-alice", "amy") == "miss"
+    assert ask_as("sk-bob", "ann") == "miss"
+    # Without a user's name it is nobody's: neither kept nor found.
+    assert [ask_as("sk-alice"), ask_as("sk-alice"), ask_as("sk-bob")] == ["bypass"] * 3
 
 
 @pytest.mark.parametrize("key", [None, "sk-mallory", "-"])

@@ -296,6 +296,18 @@ def test_what_is_not_a_finished_text_is_not_stored(answer: dict[str, Any]) -> No
     run(main)
 
 
+def test_an_answer_of_another_tier_than_chosen_is_not_stored() -> None:
+    async def main(rig: Rig) -> None:
+        rig.script(Refused("down"), whole())
+        _, trace = await rig.ask()
+        assert (trace.degraded, trace.tier, trace.cache) == ("other_tier", "medium", "miss")
+        assert len(rig.cache) == 0
+        assert (await rig.ask())[1].cache == "miss"
+        assert (await rig.ask())[1].cache == "hit"
+
+    run(main)
+
+
 def test_a_stream_cut_midway_is_not_stored() -> None:
     async def main(rig: Rig) -> None:
         rig.script(Fresh(stream_of("Pa", "ris.")[:-1], stream=True))
