@@ -172,6 +172,8 @@ class RedisStore:
             if not cursor:
                 break
         await self._cut()
+        if chosen.notes_too:
+            await self._journal.drop_where(chosen.matches_note)
         return deleted
 
     async def reap(self, now_at: float) -> int:

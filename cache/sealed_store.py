@@ -16,16 +16,17 @@ import asyncio
 import base64
 import binascii
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import fields, replace
 from typing import Any
 
 import orjson
 
 from tierway.cache.sealing import Sealer
 from tierway.policies.errors import CacheError
-from tierway.policies.protocols import CacheStore, Change, Entry, Note, StoreSize
+from tierway.policies.protocols import Block, CacheStore, Change, Entry, Note, StoreSize, Table
 
 MARK = "sealed:"
+_BLOCK_COLUMNS = tuple(field.name for field in fields(Block) if field.name != "last")
 _ON_THE_LOOP = 64  # changes opened in one go: 3 ms
 
 
@@ -84,10 +85,8 @@ class SealedStore:
     async def changes(self, since: int, limit: int = 1000) -> list[Change]:
         """As the inner store's; an entry that cannot be opened comes as deleted."""
         page = await self._inner.changes(since, limit)
-        bare = {c.entry_id for c in page if c.entry and not c.entry.question.startswith(MARK)}
+        bare = await self._without_bare([c.entry for c in page if c.entry])
         if bare:
-            self._fault("unsealed", CacheError(f"{len(bare)} unsealed entries are deleted"))
-            await self._inner.delete(list(bare))
             page = [replace(c, entry=None) if c.entry_id in bare else c for c in page]
         if len(page) <= _ON_THE_LOOP:
             return self._opened_page(page)
@@ -103,6 +102,14 @@ class SealedStore:
 
     async def aclose(self) -> None:
         await self._inner.aclose()
+
+    async def _without_bare(self, entries: Sequence[Entry]) -> set[str]:
+        """Deletes what is not sealed; its ids."""
+        bare = {entry.id for entry in entries if not entry.question.startswith(MARK)}
+        if bare:
+            self._fault("unsealed", CacheError(f"{len(bare)} unsealed entries are deleted"))
+            await self._inner.delete(list(bare))
+        return bare
 
     def _sealed(self, entry: Entry) -> Entry:
         seal, name = self._sealer.seal, entry.id
@@ -152,6 +159,49 @@ class SealedStore:
             self._fault("sealed", error)
             return replace(note, kind="", body={})
         return replace(note, body=opened)
+
+
+class SealedTable(SealedStore):
+    """Around a store that is a Table too."""
+
+    def __init__(
+        self, inner: CacheStore, sealer: Sealer, fault: Callable[[str, Exception], None]
+    ) -> None:
+        super().__init__(inner, sealer, fault)
+        assert isinstance(inner, Table)
+        self._table: Table = inner
+
+    async def newest(self) -> int:
+        return await self._table.newest()
+
+    async def block(self, after: int, limit: int) -> Block | None:
+        """As the inner store's, without the entries that cannot be opened."""
+        found = await self._table.block(after, limit)
+        if found is None:
+            return None
+        entries = [_entry_of(found, at) for at in range(len(found))]
+        bare = await self._without_bare(entries)
+        sealed = [entry for entry in entries if entry.id not in bare]
+        opened = await asyncio.to_thread(lambda: [self._opened(entry) for entry in sealed])
+        return _block_of([entry for entry in opened if entry is not None], found.last)
+
+
+def sealed_store(
+    inner: CacheStore, sealer: Sealer, fault: Callable[[str, Exception], None]
+) -> SealedStore:
+    """`fault` is called with the name of what went wrong, and the error."""
+    kind = SealedTable if isinstance(inner, Table) else SealedStore
+    return kind(inner, sealer, fault)
+
+
+def _entry_of(block: Block, at: int) -> Entry:
+    columns = {name: getattr(block, name)[at] for name in _BLOCK_COLUMNS}
+    return Entry(**columns, answer=b"", wire="", tenant="", user="", namespace="")
+
+
+def _block_of(entries: Sequence[Entry], last: int) -> Block:
+    columns = {name: [getattr(entry, name) for entry in entries] for name in _BLOCK_COLUMNS}
+    return Block(last=last, **columns)
 
 
 def _json(value: Any) -> bytes:

@@ -63,7 +63,7 @@ CLASSES: Mapping[str, str] = {
     "store.memory": "tierway.cache.memory_store:MemoryStore",
     "store.redis": "tierway.cache.redis_store:RedisStore",
     "link.redis": "tierway.cache.redis_link:RedisLink",
-    "store.sealed": "tierway.cache.sealed_store:SealedStore",
+    "store.sealed": "tierway.cache.sealed_store:sealed_store",
     "index.faiss": "tierway.cache.index:Arena",
     "embedder.builtin": "tierway.cache.embedders:BuiltinEmbedder",
     "embedder.openai": "tierway.cache.remote_embedder:OpenAIEmbedder",

@@ -17,6 +17,7 @@ from typing import Any
 
 import numpy as np
 
+from tierway.cache.int8_rows import pack
 from tierway.cache.sealed_store import MARK as SEALED
 from tierway.cache.store import Selection, is_reset
 from tierway.cache.upkeep import Faults
@@ -166,7 +167,7 @@ async def _with_vectors(entries: list[Entry], embedder: Embedder | None) -> list
         whole = bool(np.isfinite(row).all())
         entries[at] = replace(
             entries[at],
-            vector=row.astype("<f4").tobytes() if whole else None,
+            vector=pack(row) if whole else None,
             encoder=embedder.id if whole else "",
         )
     return entries

@@ -52,6 +52,9 @@ def _server_faults(tree: SettingsTree) -> Iterator[Fault]:
 
 def _cache_faults(cache: CacheSettings) -> Iterator[Fault]:
     yield from _embedder_faults(cache.embedder)
+    if cache.store.key_env is not None and cache.index.kind == "redis":
+        text = "keeps vectors in the clear, and a vector gives its text away: not with key_env"
+        yield Fault(("cache", "index", "kind"), text, cache.index.kind)
     if cache.store.old_key_env is not None and cache.store.key_env is None:
         text = "goes with key_env, which seals; this one only opens what is there"
         yield Fault(("cache", "store", "old_key_env"), text, cache.store.old_key_env)

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import random
 import sqlite3
-from collections.abc import Awaitable, Callable
+import time
+from collections.abc import Awaitable, Callable, Iterator
 from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
@@ -12,15 +14,18 @@ from typing import Any
 
 import numpy as np
 import pytest
+from datastores import Server, redis_server
 
 pytest.importorskip("cryptography", reason="nothing can be sealed without it")
 
 from tierway.cache.memory_store import MemoryStore
-from tierway.cache.sealed_store import SealedStore
+from tierway.cache.redis_link import RedisLink
+from tierway.cache.redis_store import RedisStore
+from tierway.cache.sealed_store import sealed_store
 from tierway.cache.sealing import Key, Sealer
 from tierway.cache.sqlite_store import SqliteStore
 from tierway.policies.errors import CacheError
-from tierway.policies.protocols import CacheStore, Change, Entry, Note
+from tierway.policies.protocols import CacheStore, Change, Entry, Note, Table
 
 FIRST_KEY, SECOND_KEY = Key.derive("11" * 32), Key.derive("22" * 32)
 QUESTION, ANSWER = "Wer ist die Chefin? 谁是老板？", b'{"answer": "Frau Schmidt-Sonnenschein"}'
@@ -59,13 +64,23 @@ class Sealed:
     def __init__(self, inner: CacheStore, *keys: Key) -> None:
         self.faults: list[str] = []
         self.inner = inner
-        self.store = SealedStore(
+        self.store = sealed_store(
             inner, Sealer(keys or (FIRST_KEY,)), lambda part, error: self.faults.append(part)
         )
 
 
-@pytest.fixture(params=["sqlite", "memory"])
+@pytest.fixture(scope="module")
+def redis(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
+    with redis_server(tmp_path_factory.mktemp("redis")) as server:
+        yield server
+
+
+@pytest.fixture(params=["sqlite", "memory", "redis"])
 def inner(request: pytest.FixtureRequest, tmp_path: Path) -> CacheStore:
+    if request.param == "redis":
+        server = request.getfixturevalue("redis")
+        link = RedisLink(server.url, clock=time.monotonic, draw=random.random, patience_s=20.0)
+        return RedisStore(link, wall=lambda: 0.0, name=tmp_path.name)
     return SqliteStore(tmp_path / "c.db") if request.param == "sqlite" else MemoryStore()
 
 
@@ -234,3 +249,33 @@ def test_what_no_text_can_hold_is_a_fault_of_the_cache(made: Entry) -> None:
             await sealed.store.put(made)
 
     run(MemoryStore(), body)
+
+
+def test_the_blocks_of_a_table_come_opened_without_what_cannot_be(tmp_path: Path) -> None:
+    inner = SqliteStore(tmp_path / "c.db")
+
+    async def body(sealed: Sealed) -> None:
+        table = sealed.store
+        assert isinstance(table, Table)
+        for number in (1, 2, 3):
+            await sealed.store.put(entry(number))
+        await Sealed(inner, SECOND_KEY).store.put(entry(4))
+        await inner.put(entry(5))
+        assert await table.newest() == 5
+        first = await table.block(0, 2)
+        assert first is not None
+        assert (list(first.id), first.exact[1]) == (["e1", "e2"], entry(2).exact)
+        assert list(first.question) == [QUESTION] * 2
+        assert list(first.vector) == [VECTOR] * 2
+        rest = await table.block(first.last, 10)
+        assert rest is not None
+        assert (list(rest.id), list(rest.encoder)) == (["e3"], ["some-encoder"])
+        assert await inner.get("e5") is None
+        assert sealed.faults == ["unsealed", "sealed"]
+        assert await table.block(rest.last, 10) is None
+
+    run(inner, body)
+
+
+def test_only_what_is_a_table_becomes_one() -> None:
+    assert not isinstance(Sealed(MemoryStore()).store, Table)

@@ -63,8 +63,9 @@ def test_a_line_holds_an_entry_and_its_vector_only_when_asked() -> None:
         ({"created_at": True}, "created_at must be a number"),
         ({"probabilities": [1]}, "probabilities must be an object"),
         ({"probabilities": {"small": "x"}}, "small must be a number"),
-        ({"vector": "AAA"}, "vector must be finite"),
-        ({"vector": "AADAfw=="}, "vector must be finite"),
+        ({"vector": "AAA"}, "vector must be base64"),
+        ({"vector": ""}, "vector must be base64"),
+        ({"vector": [1, 2]}, "vector must be base64"),
         ({"vectors": "AAAA"}, "unknown key 'vectors'"),
     ],
 )
