@@ -31,14 +31,16 @@ _DIGEST = struct.Struct("<QQ")
 _ID = struct.Struct("<QH")
 _ID_PAIR = np.dtype([("head", "<u8"), ("tail", "<u2")])
 _PLAIN_ID = re.compile(r"e_[0-9a-f]{20}")
+_PLAIN_IDS = re.compile(r"(?:e_[0-9a-f]{20})*")
 """The form of the ids that the cache gives: ten bytes tell all of it."""
+_ID_CHARS = 2 + 2 * _ID.size
 
 _ROW_BITS = 32
 _ROW = (1 << _ROW_BITS) - 1
 _PROBABILITIES = 4
 """As many stand in the row; of entries with more, the rest."""
 
-_NONE = (0.0,) * _PROBABILITIES
+_NONE = [0.0] * _PROBABILITIES
 
 _Shape = tuple[str, str, tuple[str, ...]]
 """Tier, model, and the names of the probabilities."""
@@ -195,45 +197,42 @@ class EntryTable:
         self._by_exact.put(row)
         return row
 
-    def add_block(self, block: Block, places: Sequence[int]) -> NDArray[np.int64]:
+    def add_block(self, block: Block) -> NDArray[np.int64]:
         """Adds entries of a block and gives their keys, 0 for those that `add` must look at:
         held already, or of an odd form. All of them while there is no room without growing."""
-        keys = np.zeros(len(places), np.int64)
-        if self._rows.top + len(places) > self._expected:
+        keys = np.zeros(len(block), np.int64)
+        if not len(block) or self._rows.top + len(block) > self._expected:
             return keys
-        plain = _plain(block, places)
-        ids = _ids_of([block.id[places[n]] for n in plain])
-        exact = _mixed_all(*_pairs([block.exact[places[n]] for n in plain]))
+        plain = _plain(block)
+        if len(plain) < len(block):
+            keys[plain] = self.add_block(block.pick(plain))
+            return keys
+        ids, exact = _ids_of(block.id), _mixed_all(*_pairs(block.exact))
         known = self._by_id.find_many(ids[0]) >= 0
         known |= self._by_exact.find_many(exact[0]) >= 0
-        new = np.flatnonzero(~known)
-        picks = [plain[n] for n in new.tolist()]
-        keys[picks] = self._fill(block, [places[n] for n in picks], ids[:, new], exact[:, new])
-        return keys
+        if known.any():
+            new = np.flatnonzero(~known).tolist()
+            keys[new] = self.add_block(block.pick(new))
+            return keys
+        return self._fill(block, ids, exact)
 
-    def _fill(
-        self, block: Block, places: list[int], ids: Numbers, exact: Numbers
-    ) -> NDArray[np.int64]:
-        start, count = self._rows.take_new(len(places)), len(places)
+    def _fill(self, block: Block, ids: Numbers, exact: Numbers) -> NDArray[np.int64]:
+        count = len(block)
+        start = self._rows.take_new(count)
         self._make_room()
         columns, new = self._columns, slice(start, start + count)
         rows = np.arange(start, start + count, dtype=np.int64)
         columns["id"][new], columns["id_tail"][new] = ids
         columns["exact"][new], columns["exact_tail"][new] = exact
-        columns["partition"][new] = _pairs([block.partition[at] for at in places]).T
-        columns["created_at"][new] = [block.created_at[at] for at in places]
-        columns["expires_at"][new] = [block.expires_at[at] for at in places]
+        columns["partition"][new] = _pairs(block.partition).T
+        columns["created_at"][new], columns["expires_at"][new] = block.created_at, block.expires_at
         columns["indexed"][new] = 0
-        columns["shape"][new] = [
-            self._shape(block.tier[at], block.model[at], block.probabilities[at]) for at in places
-        ]
-        if any(block.probabilities[at] for at in places):
-            columns["probabilities"][new] = [
-                self._values(row, block.probabilities[at]) for row, at in enumerate(places, start)
-            ]
-        self._questions[new] = [
-            block.question[at].encode("utf-8", "surrogatepass") for at in places
-        ]
+        columns["shape"][new] = list(map(self._shape, block.tier, block.model, block.probabilities))
+        if any(block.probabilities):
+            columns["probabilities"][new] = list(
+                map(self._values, rows.tolist(), block.probabilities)
+            )
+        self._questions[new] = [text.encode("utf-8", "surrogatepass") for text in block.question]
         keys = (np.arange(1, count + 1, dtype=np.int64) + self._serial) << _ROW_BITS | rows
         columns["key"][new] = keys
         self._serial += count
@@ -297,10 +296,10 @@ class EntryTable:
 
     def _values(self, row: int, probabilities: Mapping[str, float]) -> list[float]:
         """What stands in the row of them; the rest is kept apart."""
-        values = list(probabilities.values())
+        values = [*probabilities.values()]
         if len(values) > _PROBABILITIES:
             self._more[row] = tuple(values[_PROBABILITIES:])
-        return [*values, *_NONE][:_PROBABILITIES]
+        return (values + _NONE)[:_PROBABILITIES]
 
     def _source(self, row: int) -> Source:
         tier, model, names = self._shapes[self._columns["shape"][row]]
@@ -337,14 +336,17 @@ def _id_numbers(entry_id: str) -> tuple[int, int]:
     return _mixed(head, tail), tail
 
 
-def _plain(block: Block, places: Sequence[int]) -> list[int]:
-    """Which of the places hold an entry of the usual form."""
-    size = _DIGEST.size
+def _plain(block: Block) -> list[int]:
+    """Which places of the block hold an entry of the usual form."""
+    sizes = {*map(len, block.exact), *map(len, block.partition)}
+    all_ids = set(map(len, block.id)) == {_ID_CHARS} and _PLAIN_IDS.fullmatch("".join(block.id))
+    if all_ids and sizes == {_DIGEST.size}:
+        return list(range(len(block)))
     return [
-        n
-        for n, at in enumerate(places)
-        if len(block.exact[at]) == len(block.partition[at]) == size
-        and _PLAIN_ID.fullmatch(block.id[at])
+        at
+        for at, entry_id in enumerate(block.id)
+        if len(block.exact[at]) == len(block.partition[at]) == _DIGEST.size
+        and _PLAIN_ID.fullmatch(entry_id)
     ]
 
 

@@ -10,7 +10,7 @@ still coming.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Sequence
 from dataclasses import fields
 from typing import TYPE_CHECKING
 
@@ -95,35 +95,41 @@ class Follower:
         return True
 
     def _take_block(self, block: Block) -> None:
-        after_at = self._wall() - STALE_GRACE_S
-        gone = self._gone or ()
-        living = [
+        after_at, gone = self._wall() - STALE_GRACE_S, self._gone or ()
+        wanted = [
             at
-            for at, expires_at in enumerate(block.expires_at)
-            if expires_at > after_at and block.id[at] not in gone
+            for at, (entry_id, expires_at) in enumerate(
+                zip(block.id, block.expires_at, strict=True)
+            )
+            if expires_at > after_at
+            and entry_id not in gone
+            and not self._holding.was_deleted(entry_id)
         ]
-        keys = self._holding.hold_block(block, living)
+        if len(wanted) < len(block):
+            block = block.pick(wanted)
+        keys = self._holding.hold_block(block)
         self._attach_block(block, keys)
-        for at in living:
-            if at not in keys:
+        for at, key in enumerate(keys):
+            if not key:
                 self._take_in(_entry_of(block, at))
 
-    def _attach_block(self, block: Block, keys: Mapping[int, int]) -> None:
+    def _attach_block(self, block: Block, keys: Sequence[int]) -> None:
         encoder, dim = self._encoder()
-        packed = {
-            at: vector
-            for at in keys
-            if (vector := block.vector[at]) is not None and block.encoder[at] == encoder
-        }
-        if not packed:
+        columns = zip(keys, block.encoder, block.vector, block.partition, strict=True)
+        found = [
+            (key, packed, name)
+            for key, made_by, packed, name in columns
+            if key and packed and made_by == encoder
+        ]
+        if not found:
             return
         try:
-            rows = unpack(list(packed.values()), dim)
-            names = [block.partition[at] for at in packed]
-            self._holding.attach_block(names, [keys[at] for at in packed], rows)
+            with_vector, vectors, names = zip(*found, strict=True)
+            self._holding.attach_block(names, with_vector, unpack(vectors, dim))
         except ValueError:  # one of them is no vector: which?
-            for at in packed:
-                self._take_in(_entry_of(block, at))
+            for at, key in enumerate(keys):
+                if key:
+                    self._take_in(_entry_of(block, at))
 
     async def _follow_log(self) -> None:
         """To the log's end, or to a reset where it is the table that tells what is left."""

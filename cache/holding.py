@@ -8,7 +8,7 @@ order; what was deleted here stays deleted though an older line of the log is re
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from functools import lru_cache
 from typing import TYPE_CHECKING
 
@@ -79,12 +79,11 @@ class Holding:
             self._drop_oldest()
         return self._table.at(self._table.add(entry))
 
-    def hold_block(self, block: Block, places: Iterable[int]) -> dict[int, int]:
-        """Takes the entries at these places of a block in, all at once; the key by place of
-        those that this could be done for. The others are for `hold`."""
-        wanted = [at for at in places if block.id[at] not in self._deleted]
-        keys = self._table.add_block(block, wanted).tolist()
-        return {at: key for at, key in zip(wanted, keys, strict=True) if key}
+    def hold_block(self, block: Block) -> list[int]:
+        """Takes the entries of a block in, all at once; their keys, 0 for those that this could
+        not be done for: they are for `hold`."""
+        keys: list[int] = self._table.add_block(block).tolist()
+        return keys
 
     def attach_block(
         self, partitions: Sequence[bytes], keys: Sequence[int], rows: NDArray[np.int8]
@@ -97,6 +96,10 @@ class Holding:
     def prepare(self) -> None:
         """Makes ready what the first searches would wait for; for a worker thread."""
         self._index.prepare()
+
+    def was_deleted(self, entry_id: str) -> bool:
+        """Whether it was deleted for good here."""
+        return entry_id in self._deleted
 
     def attach(self, held: Held, vector: Vectors) -> None:
         """Makes an entry findable by meaning, once. ValueError for a vector that is none."""

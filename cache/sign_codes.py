@@ -63,8 +63,10 @@ class SignCodes:
         """Positions of the k codes nearest to the vector's, in no useful order."""
         wanted, k = self._encode(vector[None]), min(k, len(codes))
         if len(codes) < FAISS_FROM:
-            apart = np.bitwise_count(codes.view(np.uint64) ^ wanted.view(np.uint64))
-            return np.argpartition(apart.sum(axis=1, dtype=np.int32), k - 1)[:k]
+            bits = np.bitwise_count(codes.view(np.uint64) ^ wanted.view(np.uint64))
+            # Turned around first: adding up a few at a time takes NumPy five times as long.
+            apart = np.add.reduce(np.ascontiguousarray(bits.T), axis=0, dtype=np.uint16)
+            return np.argpartition(apart, k - 1)[:k]
         import faiss  # 60 MB and half a second: only for those who have a large partition
 
         # The setting belongs to the thread. A second one gains nothing on one query, and waits
