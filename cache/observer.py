@@ -25,10 +25,11 @@ from tierway.cache.journal import Journal
 from tierway.cache.keys import FIELDS, Fingerprint
 from tierway.cache.lessons import pair_of
 from tierway.cache.lookup import Found
+from tierway.cache.purge import KIND as PURGED
 from tierway.policies.cacheability import Plan, Scope
 from tierway.policies.differences import Ingredients, differences
 from tierway.policies.errors import CacheError
-from tierway.policies.protocols import Clock
+from tierway.policies.protocols import Clock, Note
 from tierway.policies.types import Call
 
 PAIR, MISS = "seen-pair", "seen-miss"
@@ -69,6 +70,7 @@ class Observer:
         self._asked: OrderedDict[tuple[str, str], Ingredients] = OrderedDict()
         self._task: asyncio.Task[None] | None = None
         self.left_out: Counter[str] = Counter()
+        journal.listen(PURGED, self._forget)
 
     def start(self) -> None:
         self._task = asyncio.get_running_loop().create_task(self._write_forever())
@@ -85,6 +87,11 @@ class Observer:
             kind, body, tenant, user = self._waiting.popleft()
             with contextlib.suppress(CacheError):  # counted by the journal
                 await self._journal.write(kind, body, ttl_s=NOTE_TTL_S, tenant=tenant, user=user)
+
+    def _forget(self, _: Note) -> None:
+        """A purge of anybody takes what is not written yet and what was asked lately."""
+        self._waiting.clear()
+        self._asked.clear()
 
     def saw(self, call: Call, names: str, mark: Fingerprint, plan: Plan, found: Found) -> None:
         """One lookup that was no exact hit."""

@@ -290,8 +290,10 @@ async def _cache_stage(
     )
     feedback = Feedback(cache, wall=time.time, shared=kind != "memory")
     stack.push_async_callback(feedback.aclose)
-    observer = Observer(cache.journal, wall=time.time, draw=random.random, scope=given.scope)
-    stack.push_async_callback(observer.aclose)
+    observer = None
+    if given.note_questions:
+        observer = Observer(cache.journal, wall=time.time, draw=random.random, scope=given.scope)
+        stack.push_async_callback(observer.aclose)
     stage = CacheStage(
         cache,
         catalog.cache_rules(given),
@@ -305,7 +307,8 @@ async def _cache_stage(
     switch = CacheSwitch(stage, cache.journal)
     await cache.start()
     stack.push_async_callback(cache.aclose)
-    observer.start()
+    if observer is not None:
+        observer.start()
     if stage.rules.mode != given.mode:
         logger.warning(
             "cache.mode is %s by an admin call, not %s as configured", stage.rules.mode, given.mode

@@ -27,7 +27,7 @@ from tierway.middleware import config as configuration
 from tierway.middleware.build import make_store
 from tierway.middleware.config import Settings
 from tierway.middleware.demo import DEMO_STORE
-from tierway.policies.errors import CacheError
+from tierway.policies.errors import CacheError, ConfigError
 from tierway.policies.protocols import CacheStore, Note
 
 _UNITS_S = {"s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0, "w": 604800.0}
@@ -43,7 +43,7 @@ def report_main(
         if options.mark and not (sys.stdin.isatty() and sys.stdout.isatty()):
             raise ValueError("--mark asks questions: it needs a terminal")
         store = _store(settings, environ)
-    except ValueError as error:
+    except (ValueError, ConfigError) as error:
         print(f"tierway report: {error}", file=sys.stderr)
         return 2
     try:

@@ -30,7 +30,7 @@ class Rig:
         self.wall = FakeClock(1000.0)
         self.store = MemoryStore(wall=self.wall)
         self.draw = 0.0
-        journal = Journal(self.store, self.wall, lambda part, error: None)
+        journal = self.journal = Journal(self.store, self.wall, lambda part, error: None)
         self.observer = Observer(journal, wall=self.wall, draw=lambda: self.draw, **options)
 
     def saw(self, call: Call | str = FRANCE, found: Found = HIT, *, served: bool = False) -> None:
@@ -198,5 +198,16 @@ def test_what_waits_is_written_at_the_end_and_a_dead_store_is_no_fault() -> None
         await rig.store.aclose()
         rig.saw()
         await rig.observer.aclose()
+
+    run(main)
+
+
+def test_a_purge_takes_what_waits_and_what_was_asked_lately() -> None:
+    async def main(rig: Rig) -> None:
+        rig.saw(with_system("Be kind."), MISSED)
+        await rig.journal.write("purge", {}, ttl_s=60)
+        rig.saw(with_system("Be brief."), MISSED)
+        found = [note for note in await rig.notes() if note.kind == MISS]
+        assert [note.body["elsewhere"] for note in found] == [[]]
 
     run(main)

@@ -227,6 +227,14 @@ def test_wrong_use_is_told(
     assert told in capsys.readouterr().err
 
 
+def test_a_key_that_is_none_is_told(config: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    path = config.parent / "cache.db"
+    path.touch()
+    config.write_text(f"cache: {{store: {{path: {path}, key_env: NO_KEY}}}}\n", encoding="utf-8")
+    assert command(["report", "--config", str(config)]) == 2
+    assert "NO_KEY" in capsys.readouterr().err
+
+
 def test_a_store_in_memory_has_nothing_to_report(
     config: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
