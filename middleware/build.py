@@ -38,7 +38,7 @@ from tierway.middleware.pipeline import CacheStage, Pipeline
 from tierway.middleware.settings import EmbedderSettings
 from tierway.middleware.shadow import Shadow
 from tierway.middleware.switches import CacheSwitch
-from tierway.middleware.tally import Tally
+from tierway.middleware.tally import Prices, Tally
 from tierway.middleware.tenants import Tenants
 from tierway.policies.complexity import LexicalClassifier
 from tierway.policies.equivalence import Equivalence
@@ -161,8 +161,9 @@ async def _assemble(
         poller = Poller(fleet, HttpProbe(transport), clock=clock)
         poller.start()
         stack.push_async_callback(poller.aclose)
-    metrics = _metrics(fleet, tiers, stage, holder)
-    tally = Tally(stage.cache.journal, catalog.prices(models))
+    prices = catalog.prices(models)
+    metrics = _metrics(fleet, tiers, stage, holder, prices)
+    tally = Tally(stage.cache.journal, prices)
     tally.start()
     stack.push_async_callback(tally.aclose)
     edge = Edge(
@@ -444,7 +445,11 @@ def _admin_keys(settings: Settings, environ: Mapping[str, str]) -> AdminKeys:
 
 
 def _metrics(
-    fleet: Fleet, tiers: Sequence[Tier], stage: CacheStage, holder: PolicyHolder
+    fleet: Fleet,
+    tiers: Sequence[Tier],
+    stage: CacheStage,
+    holder: PolicyHolder,
+    prices: Prices,
 ) -> Metrics:
     names = [model.name for tier in tiers for model in tier.models]
     return Metrics(
@@ -452,6 +457,7 @@ def _metrics(
         breakers=lambda: {spec.id: fleet.breaker_state(spec.id) for spec in fleet.specs()},
         entries=lambda: len(stage.cache),
         policy_version=lambda: holder.current.version,
+        prices=prices,
         shadow=lambda: stage.shadow.counts if stage.shadow else {},
     )
 

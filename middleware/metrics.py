@@ -14,7 +14,7 @@ from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, gene
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
 
-from tierway.middleware.tally import bounded
+from tierway.middleware.tally import Prices, bounded, dollars
 from tierway.policies.types import ReplicaView, Trace
 
 _TTFT = (0.001, 0.005, 0.01, 0.02, 0.04, 0.06, 0.08, 0.1, 0.25, 0.5, 0.75, 1, 2.5, 5, 7.5, 10, 20,
@@ -42,7 +42,9 @@ class Metrics:
         entries: Callable[[], int],
         policy_version: Callable[[], int],
         shadow: Callable[[], Mapping[str, int]] = dict,
+        prices: Prices | None = None,
     ) -> None:
+        self._prices = prices or {}
         registry = self._registry = CollectorRegistry()
         self.results: Tally[str] = Tally()
         """Requests by what the cache did, since the start."""
@@ -78,6 +80,8 @@ class Metrics:
             registry=registry,
         )
         self._saved_tokens = counter("cache_saved_tokens", "Output tokens out of the cache.")
+        self._saved_dollars = counter("saved_usd", "US dollars that cache hits had cost.")
+        self._dollars = counter("cost_usd", "US dollars spent, of models with a price.", "tier")
         self._routes = counter("route", "Tier decisions by reason.", "tier", "reason")
         self._retries = counter("retries", "Attempts after the first, by reason.", "reason")
         self._tokens = counter("tenant_tokens", "Tokens by tenant.", "tenant", "direction")
@@ -137,11 +141,15 @@ class Metrics:
         if trace.cache in ("hit", "semantic-hit", "stale"):
             if usage is not None:
                 self._saved_tokens.inc(usage.output_tokens)
+                self._saved_dollars.inc(dollars(self._prices, trace.model, usage))
             return
         if trace.stream and trace.first_token_s is not None:
             self._child(self._ttft, trace.tier).observe(trace.first_token_s)
         if usage is None:
             return
+        if trace.cache != "shared" and trace.model in self._prices:
+            spent = dollars(self._prices, trace.model, usage)
+            self._child(self._dollars, trace.tier).inc(spent)
         self._child(self._tokens, trace.tenant, "input").inc(usage.input_tokens)
         self._child(self._tokens, trace.tenant, "output").inc(usage.output_tokens)
         if trace.stream and usage.output_tokens > 1 and trace.duration_s and trace.first_token_s:

@@ -16,7 +16,7 @@ from typing import Any
 from tierway.cache.journal import Journal
 from tierway.cache.report import TALLY
 from tierway.policies.errors import CacheError
-from tierway.policies.types import Trace
+from tierway.policies.types import Trace, Usage
 
 TTL_S = 30 * 86400.0
 EVERY_S = 60.0
@@ -78,10 +78,8 @@ class Tally:
         tokens = self._counts[f"tokens_{kind}"]
         tokens["input"] += usage.input_tokens
         tokens["output"] += usage.output_tokens
-        price = self._prices.get(trace.model)
-        if price is not None:
-            spent = usage.input_tokens * price[0] + usage.output_tokens * price[1]
-            self._dollars[kind] += spent / 1e6
+        if trace.model in self._prices:
+            self._dollars[kind] += dollars(self._prices, trace.model, usage)
         elif usage.input_tokens or usage.output_tokens:
             self._counts["unpriced"][trace.model] += 1
 
@@ -89,6 +87,12 @@ class Tally:
         while True:
             await asyncio.sleep(self._every_s)
             await self.write()
+
+
+def dollars(prices: Prices, model: str, usage: Usage) -> float:
+    """What an answer cost; 0 for a model without a price."""
+    into, out = prices.get(model, (0.0, 0.0))
+    return (usage.input_tokens * into + usage.output_tokens * out) / 1e6
 
 
 def bounded(reason: str, known: Collection[str]) -> str:

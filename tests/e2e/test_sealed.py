@@ -46,6 +46,6 @@ def test_answers_outlive_a_restart_with_their_key_and_not_without(tmp_path: Path
             assert await ask(new) == "hit"
         async with stand(engine(), environ=OTHER, cache=cache) as stranger:
             assert await ask(stranger) == "miss"
-            assert stranger.cache["faults"] == {"sealed": 1}
+            assert stranger.cache["faults"].keys() == {"sealed"}  # entries and notes
 
     asyncio.run(main())

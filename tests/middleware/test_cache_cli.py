@@ -127,7 +127,7 @@ def test_stats_counts_what_is_there(shell: Shell) -> None:
     assert found["by_tenant"] == {"acme": 3, "other": 1}
     assert found["by_encoder"] == {"": 3, "enc": 1}
     assert found["bytes"] > 4 * 512
-    assert 100 <= found["oldest_s"] < 200
+    assert 100 <= found["oldest_s"] < 3600  # a whole run may lie between
     code, out, _ = shell("stats")
     assert code == 0
     assert "entries: 4" in out

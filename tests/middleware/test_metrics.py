@@ -40,6 +40,7 @@ class Rig:
             breakers=lambda: self.breakers,
             entries=lambda: self.entries,
             policy_version=lambda: self.version,
+            prices={"priced": (1.0, 10.0)},
         )
 
     def count(self, *traces: Trace) -> dict[str, float]:
@@ -166,3 +167,16 @@ def test_a_hit_by_meaning_tells_its_score_and_a_miss_its_reason() -> None:
     assert found["cache_misses_total{reason=numbers}"] == 1
     assert found["cache_misses_total{reason=other}"] == 1
     assert not any("observed equal" in name or "'x'" in name for name in found)
+
+
+def test_dollars_are_counted_for_models_with_a_price() -> None:
+    paid = replace(OK, model="priced", usage=Usage(1_000_000, 100_000))
+    found = Rig().count(
+        paid,
+        replace(paid, cache="semantic-hit"),
+        replace(paid, cache="shared"),
+        replace(paid, model="bare"),
+        replace(paid, outcome="broken"),
+    )
+    assert found["cost_usd_total{tier=small}"] == 2.0
+    assert found["saved_usd_total{}"] == 2.0
