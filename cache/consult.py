@@ -2,8 +2,9 @@
 
 Candidates that no word rules out and whose probability falls just short of serving are put
 before a SecondOpinion. Whatever goes wrong there is a miss, counted; the request goes on as if
-nobody had been asked. An opinion on two texts is kept, or a question that is asked often in
-other words than the stored one would cost a call every time.
+nobody had been asked. An opinion on two texts is kept (under a digest, so that no text outlives
+its entry here), or a question that is asked often in other words than the stored one would cost a
+call every time.
 """
 
 from __future__ import annotations
@@ -12,6 +13,7 @@ import asyncio
 from collections import OrderedDict
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from hashlib import blake2b
 from typing import Literal
 
 from tierway.cache.entry_table import Held
@@ -63,7 +65,7 @@ class Consultation:
     ) -> None:
         self._opinion, self._rules = opinion, rules
         self._faults, self._clock = faults, clock
-        self._known: OrderedDict[tuple[str, str], float] = OrderedDict()
+        self._known: OrderedDict[bytes, float] = OrderedDict()
         self._waiting = 0
         self.listener: OnOpinion | None = None
 
@@ -100,11 +102,13 @@ class Consultation:
 
     def _recall(self, question: str, doubts: Sequence[Doubt]) -> dict[str, float]:
         """Stored question -> opinion, where there is one already."""
-        pairs = [(question, doubt.held.question) for doubt in doubts]
-        known = {pair[1]: self._known[pair] for pair in pairs if pair in self._known}
-        for stored in known:
-            self._known.move_to_end((question, stored))
-        return known
+        found: dict[str, float] = {}
+        for doubt in doubts:
+            pair = _pair(question, doubt.held.question)
+            if pair in self._known:
+                self._known.move_to_end(pair)
+                found[doubt.held.question] = self._known[pair]
+        return found
 
     async def _judge(
         self, question: str, doubts: Sequence[Doubt], until_s: float
@@ -136,8 +140,13 @@ class Consultation:
     def _learn(
         self, question: str, doubt: Doubt, opinion: float, language: str, tenant: str
     ) -> None:
-        self._known[question, doubt.held.question] = opinion
+        self._known[_pair(question, doubt.held.question)] = opinion
         if len(self._known) > _PAIRS_KEPT:
             self._known.popitem(last=False)
         if self.listener is not None:
             self.listener(doubt.probability, opinion, language, tenant)
+
+
+def _pair(question: str, stored: str) -> bytes:
+    texts = f"{len(question)}:{question}{stored}".encode("utf-8", "surrogatepass")
+    return blake2b(texts, digest_size=16).digest()

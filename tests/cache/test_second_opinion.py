@@ -176,6 +176,18 @@ def test_an_opinion_is_asked_for_once_and_told_once() -> None:
     run(Rig(), main)
 
 
+def test_opinions_are_kept_without_the_texts() -> None:
+    async def main(rig: Rig) -> None:
+        await rig.keep(STORED)
+        await rig.find()
+        assert rig.cache.consultation is not None
+        kept = repr(vars(rig.cache.consultation)["_known"])
+        assert "tides" not in kept
+        assert "0.95" in kept
+
+    run(Rig(), main)
+
+
 @pytest.mark.parametrize("given", [[], [float("nan")], [1.5]], ids=str)
 def test_an_opinion_that_is_none_is_a_miss(given: Sequence[float]) -> None:
     class Odd(ScriptedOpinion):
