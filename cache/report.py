@@ -77,6 +77,8 @@ class Summary:
             "tiers": dict(self.counts.get("tiers", {})),
             "tokens": dict(self.counts.get("tokens_spent", {})),
             "saved_tokens": dict(self.counts.get("tokens_saved", {})),
+            "would_save_tokens": dict(self.group("tokens_would_save")),
+            "would_save_usd": round(self.dollars.get("would_save", 0.0), 6),
             "cost_usd": round(self.dollars.get("spent", 0.0), 6),
             "saved_usd": round(self.dollars.get("saved", 0.0), 6),
             "unpriced_models": sorted(self.counts.get("unpriced", {})),

@@ -31,6 +31,7 @@ from tierway.policies.errors import CacheError, ConfigError
 from tierway.policies.protocols import CacheStore, Note
 
 _UNITS_S = {"s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0, "w": 604800.0}
+_KINDS = {"spent": "Spent", "saved": "Saved", "would_save": "Would have saved"}
 _SHOWN = 10  # pairs and reasons in the text; --json has them all
 
 
@@ -205,11 +206,11 @@ def _table(title: str, counts: Mapping[str, int]) -> list[str]:
 
 
 def _cost_lines(summary: Summary) -> list[str]:
-    spent, saved = (summary.group(f"tokens_{kind}") for kind in ("spent", "saved"))
     lines = [
         f"{name}: {tokens.get('input', 0):,} input and {tokens.get('output', 0):,} output tokens"
         f", {summary.dollars.get(kind, 0.0):.4f} USD"
-        for name, kind, tokens in (("Spent", "spent", spent), ("Saved", "saved", saved))
+        for kind, name in _KINDS.items()
+        if (tokens := summary.group(f"tokens_{kind}"))
     ]
     if unpriced := summary.counts.get("unpriced"):
         lines.append(f"  without a price, and not in these dollars: {', '.join(sorted(unpriced))}")

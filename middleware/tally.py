@@ -74,13 +74,16 @@ class Tally:
         usage = trace.usage
         if usage is None or trace.outcome != "ok":
             return
-        kind = "saved" if trace.cache in SAVED else "spent"
-        tokens = self._counts[f"tokens_{kind}"]
-        tokens["input"] += usage.input_tokens
-        tokens["output"] += usage.output_tokens
-        if trace.model in self._prices:
-            self._dollars[kind] += dollars(self._prices, trace.model, usage)
-        elif usage.input_tokens or usage.output_tokens:
+        kinds = ["saved" if trace.cache in SAVED else "spent"]
+        if trace.observed:
+            kinds.append("would_save")
+        for kind in kinds:
+            tokens = self._counts[f"tokens_{kind}"]
+            tokens["input"] += usage.input_tokens
+            tokens["output"] += usage.output_tokens
+            if trace.model in self._prices:
+                self._dollars[kind] += dollars(self._prices, trace.model, usage)
+        if trace.model not in self._prices and (usage.input_tokens or usage.output_tokens):
             self._counts["unpriced"][trace.model] += 1
 
     async def _write_forever(self) -> None:

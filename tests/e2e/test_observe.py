@@ -58,7 +58,7 @@ def test_observe_serves_nothing_and_reports_what_would_have_hit(
     assert (elsewhere["kind"], elsewhere["times"]) == ("a date", 1)
     assert elsewhere["ignore"].startswith("You are Ann\\. Date: ")
     assert found["tiers"] == {"small": 5}
-    assert found["tokens"]["output"] > 0
+    assert found["tokens"]["output"] > found["would_save_tokens"]["output"] > 0
 
 
 @pytest.mark.parametrize("streamed", [False, True])

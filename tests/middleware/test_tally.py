@@ -62,8 +62,13 @@ def test_requests_are_counted_by_result_reason_tier_and_dollars() -> None:
             "outcomes": {"ok": 5, "upstream_error": 1},
             "tokens_saved": {"input": 2000, "output": 200},
             "tokens_spent": {"input": 3000, "output": 300},
+            "tokens_would_save": {"input": 1000, "output": 100},
             "unpriced": {"bare": 1},
-            "dollars": {"saved": pytest.approx(0.004), "spent": pytest.approx(0.004)},
+            "dollars": {
+                "saved": pytest.approx(0.004),
+                "spent": pytest.approx(0.004),
+                "would_save": pytest.approx(0.002),
+            },
         }
 
     run(main)
