@@ -165,6 +165,8 @@ class Lookup:
             return "exact-only"
         if not mark.semantic:
             return mark.why_not
+        if call.controls.max_error_rate == 0:
+            return "max-error-rate"
         if reason := why_exact_only(call, max_turns=plan.max_turns):
             return reason
         if not self._index.size(mark.partition):

@@ -45,7 +45,9 @@ _ORDERS = re.compile(
             _order("repeat", "after me"),
         ]
     )
-    + r")\b|<\|[a-z_]+\|>|\[/?INST\]|<</?SYS>>|^\W*(?:system|assistant|developer)\s*[:：]|<!--",
+    + r")\b|(?:[.?!\n]|^)[\W_]*(?:please[\W_]+)?(?:say|lie|be wrong|"
+    r"give (?:the|a) wrong)\b|<\|[a-z_]+\|>|\[/?INST\]|<</?SYS>>|"
+    r"^\W*(?:system|assistant|developer)\s*[:：]|<!--",
     re.IGNORECASE | re.MULTILINE,
 )
 _ORDERS_ZH = re.compile(
@@ -56,7 +58,7 @@ _ORDERS_ZH = re.compile(
     r"从现在(?:起|开始)[\W_]*你|你现在(?:是|扮演)|假装你|(?:请|你来?|需要你)扮演|系统提示|新的?指令|越狱|开发者模式|"
     r"(?:只|直接|必须|统一|一律|务必|改为|并且?|然后)(?:要|能|需|请)?(?:回答|回复|说|输出|告诉)|"
     r"(?:回答|回复|输出|说)[:：“\"「'‘]|(?:正确|标准)?答案(?:是|为|应该|必须)(?!什么|多少|哪)|"
-    r"跟着我(?:说|念)"
+    r"跟着我(?:说|念)|(?:[。？！?!\n]|^)[\W_]*(?:请|故意)+(?:说|撒谎|答错)(?!明)"
 )
 # Format, tag, bidirectional and filler characters, variation selectors that may carry bytes,
 # private use, and controls but tab and line ends.

@@ -28,7 +28,7 @@ from tierway.cache.opinion import ScriptedOpinion
 from tierway.cache.semantic import SemanticCache
 from tierway.middleware.pipeline import CacheStage, Pipeline
 from tierway.policies.cacheability import CacheRules
-from tierway.policies.equivalence import Calibration, Equivalence, Level
+from tierway.policies.equivalence import Calibration, Equivalence, Level, Verdict
 from tierway.policies.errors import BadCall, CacheError, NoCapacity, Refused, Rejected
 from tierway.policies.policyset import PolicySet
 from tierway.policies.resilience import RetryBudget
@@ -420,7 +420,7 @@ class BadEmbedder(ScriptedEmbedder):
     ("fault", "counted"),
     [("raises", "encoder"), ("hangs", "encoder-slow"), ("nan", "encoder-not-finite")],
 )
-def test_trouble_with_the_encoder_is_a_bypass_counted_and_the_request_served(
+def test_known_fault_20_a_slow_or_broken_encoder_is_a_bypass_and_the_request_served(
     fault: str, counted: str
 ) -> None:
     embedder = BadEmbedder(fault)
@@ -445,7 +445,23 @@ def test_trouble_with_the_encoder_is_a_bypass_counted_and_the_request_served(
     run(main, Rig(embedder=embedder))
 
 
-def test_a_store_that_fails_leaves_a_cache_in_memory() -> None:
+def test_known_fault_04_a_verifier_that_raises_is_no_hit() -> None:
+    class Raising(Equivalence):
+        def judge(self, *pair: Any, **more: Any) -> Verdict:
+            raise RuntimeError("no verdict today")
+
+    async def main(rig: Rig) -> None:
+        rig.script(whole("Paris."), whole("Lutetia."))
+        await rig.ask(FRANCE)
+        body, trace = await rig.ask(FRANCE_TOO)
+        assert b"Lutetia." in body
+        assert (trace.cache, trace.cache_reason) == ("bypass", "fault")
+        assert rig.cache.counts["lookup"] == 1
+
+    run(main, Rig(equivalence=Raising([CALIBRATION])))
+
+
+def test_known_fault_35_a_store_that_fails_leaves_a_cache_in_memory() -> None:
     class Broken(MemoryStore):
         async def put(self, entry: Any) -> int:
             raise CacheError("read-only")
