@@ -226,7 +226,9 @@ class SemanticCache:
     async def purge(self, chosen: Selection) -> int:
         """Deletes what was chosen, here at once and everywhere within a second, whether it is
         stored or not; how many entries went. Raises CacheError as `delete` does."""
-        return await self._upkeep.purge.run(chosen)
+        count = await self._upkeep.purge.run(chosen)
+        await self._upkeep.eviction.measure()
+        return count
 
     def _wants_vector(self, call: Call, mark: Fingerprint, plan: Plan) -> bool:
         """A conversation's partition gets vectors only once it is seen twice: most are never

@@ -45,6 +45,8 @@ _PUT = f"""INSERT OR REPLACE INTO entries ({_COLUMNS}, used_at, bytes)
     VALUES ({", ".join("?" * len(_FIELDS))}, ?, ?)"""
 _TOUCH = "UPDATE entries SET used_at = ? WHERE id = ? AND used_at < ?"
 _SIZE = "SELECT count(*), coalesce(sum(bytes), 0) FROM entries"
+_LAST_ROW = "SELECT coalesce(max(rowid), -1) FROM entries"
+_NO_MORE = 2**63  # beyond every row
 _LEAST_USED = "SELECT id, bytes FROM entries ORDER BY used_at LIMIT ?"
 _LOG = "INSERT OR REPLACE INTO log (entry_id) VALUES (?)"
 _ENDS = """SELECT (SELECT sequence FROM horizon),
@@ -138,7 +140,7 @@ class SqliteStore:
         if older_than_at is not None:
             conditions.append("created_at < ?")
             values.append(older_than_at)
-        dropped = await self._drop_where(" AND ".join(conditions) or "TRUE", values)
+        dropped = await self._drop_rows(" AND ".join(conditions) or "TRUE", values)
         if chosen.notes_too:
             await self._write.run(lambda db: sqlite_notes.erase(db, chosen))
         return dropped
@@ -224,6 +226,20 @@ class SqliteStore:
         await self._tidy()
         return deleted
 
+    async def _drop_rows(self, condition: str, values: list[Any]) -> int:
+        """As `_drop_where`, for conditions that no index knows: the table is gone through once,
+        beside the writer. What was put before is seen, as the writer is asked how far to go."""
+        self._check()
+        last = await self._write.run(lambda db: _number(db, _LAST_ROW))
+        after, deleted = -1, 0
+        while after < last:
+            find = partial(_matching, condition=condition, values=values, after=after)
+            chosen, after = await self._follow.run(find)
+            if chosen:
+                deleted += await self._write.run(partial(_drop, entry_ids=chosen))
+        await self._tidy()
+        return deleted
+
     async def _tidy(self) -> None:
         while await self._write.run(lambda db: _cut(db, self._kept)):
             pass
@@ -304,6 +320,16 @@ def _drop_least_used(db: sqlite3.Connection, over: int) -> tuple[int, int]:
 def _drop_where(db: sqlite3.Connection, condition: str, values: list[Any]) -> int:
     query = f"SELECT id FROM entries WHERE {condition} LIMIT {LINES_PER_CUT}"
     return _drop(db, [entry_id for (entry_id,) in db.execute(query, values).fetchall()])
+
+
+def _matching(
+    db: sqlite3.Connection, condition: str, values: list[Any], after: int
+) -> tuple[list[str], int]:
+    """The ids that meet the condition among the next rows, and the last of these rows."""
+    query = f"SELECT id, rowid, {condition} FROM entries WHERE rowid > ? ORDER BY rowid LIMIT ?"
+    rows = db.execute(query, [*values, after, LINES_PER_CUT]).fetchall()
+    last = rows[-1][1] if len(rows) == LINES_PER_CUT else _NO_MORE
+    return [entry_id for entry_id, _, meets in rows if meets], last
 
 
 def _cut(db: sqlite3.Connection, kept: int) -> bool:
