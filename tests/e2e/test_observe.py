@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import asyncio
 import json
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
+from datastores import redis_server
 from e2e.stand import Stand, engine, stand, until
 
 from tierway.middleware.cli import main as command
@@ -107,9 +109,19 @@ def test_a_wrong_semantic_hit_is_seen_and_marked_over_the_wire(
     assert found["pairs"] == []
 
 
-def test_two_gateways_of_one_store_act_on_one_mark_within_a_second(tmp_path: Path) -> None:
+@pytest.fixture(params=["sqlite", "redis"])
+def shared(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[dict[str, Any]]:
+    """The cache's configuration with a store that several gateways can share."""
+    if request.param == "sqlite":
+        yield cache_of(tmp_path, "serve")
+        return
+    with redis_server(tmp_path) as server:
+        yield {"mode": "serve", "store": {"kind": "redis", "url": server.url}}
+
+
+def test_two_gateways_of_one_store_act_on_one_mark_within_a_second(shared: dict[str, Any]) -> None:
     async def main() -> None:
-        cache = cache_of(tmp_path, "serve")
+        cache = shared
         async with stand(engine(), cache=cache) as one, stand(engine(), cache=cache) as two:
             await one.ask(QUESTION)
             await one.settled()
