@@ -34,7 +34,8 @@ _BLOCK = 500
 
 class Follower:
     """`fault` counts a fault of a part. `follow` raises CacheError when the store cannot be
-    read; the next call goes on where this one stopped, but for a table from its beginning."""
+    read; the next call goes on where this one stopped, but for a table from its beginning. With
+    `partial` this process does not hold everything: entries come here one by one, as asked for."""
 
     def __init__(
         self,
@@ -43,8 +44,11 @@ class Follower:
         embedder: Embedder | None,
         wall: Clock,
         fault: Callable[[str, Exception], None],
+        *,
+        partial: bool = False,
     ) -> None:
         self._store, self._holding, self._embedder = store, holding, embedder
+        self._partial = partial
         self._wall, self._fault = wall, fault
         self._table = store if isinstance(store, Table) else None
         self._wants_table = self._table is not None
@@ -146,6 +150,9 @@ class Follower:
         entry = change.entry
         if is_reset(change):
             self._holding.clear()
+        elif entry is None and self._partial:
+            # For good: it may be on its way here, as the answer to a question of ours.
+            self._holding.delete([change.entry_id])
         elif entry is None:
             self._holding.drop(change.entry_id)
             if self._gone is not None:

@@ -1,7 +1,8 @@
 """Looking an answer up: exact first, then by meaning inside one partition, evidence deciding.
 
 A lookup touches what this process holds and, for a text whose partition holds vectors, the
-encoder; the store is asked only for an answer that is not in memory. Nothing here raises for
+encoder; the store is asked only for an answer that is not in memory, or, by a process that does
+not hold everything, for what it does not hold (cache/remote.py). Nothing here raises for
 trouble of the cache: it is a miss with a reason, counted.
 """
 
@@ -20,6 +21,7 @@ from tierway.cache.entry_table import Held
 from tierway.cache.holding import Holding
 from tierway.cache.keys import Fingerprint
 from tierway.cache.lessons import Lessons, Near
+from tierway.cache.remote import Remote
 from tierway.cache.upkeep import Faults
 from tierway.policies.cacheability import Plan
 from tierway.policies.equivalence import Equivalence, Verdict
@@ -97,12 +99,13 @@ class Lookup:
         used: Callable[[str], None],
         lessons: Lessons,
         consultation: Consultation | None = None,
+        remote: Remote | None = None,
     ) -> None:
         self._store, self._holding = store, holding
         self._embedder, self._index, self._equivalence = embedder, index, equivalence
         self._faults, self._wall = faults, wall
         self._limits, self._used = limits, used
-        self._lessons, self._consultation = lessons, consultation
+        self._lessons, self._consultation, self._remote = lessons, consultation, remote
 
     async def find(
         self,
@@ -115,14 +118,16 @@ class Lookup:
     ) -> Found:
         """The answer that may serve this call, exact before semantic. With `opinions` False
         nobody is asked for a second one."""
-        exact = self._holding.exactly(mark.exact)
-        if exact is not None and self._live(exact, plan):
+        exact = await self._exactly(mark.exact, plan)
+        if exact is not None:
             if not serves(exact.source.tier, exact.source.probabilities):
                 return Found(None, "tier")
             hit = await self._hit(exact, None)
             if hit is not None:
                 return Found(hit, "exact")
         reason = self._no_semantics(call, mark, plan)
+        if not reason and self._remote and not await self._remote.any_in(mark.partition):
+            reason = "nothing-near"
         if reason:
             return Found(None, reason)
         return await self._find_similar(call, mark, plan, serves, opinions=opinions)
@@ -130,7 +135,16 @@ class Lookup:
     async def find_stale(self, mark: Fingerprint) -> Hit | None:
         """The exact answer even though its time is over."""
         held = self._holding.exactly(mark.exact)
+        if held is None and self._remote is not None:
+            held = await self._remote.exactly(mark.exact)
         return await self._hit(held, None) if held is not None else None
+
+    async def _exactly(self, exact: bytes, plan: Plan) -> Held | None:
+        held = self._holding.exactly(exact)
+        if held is not None and self._live(held, plan):
+            return held
+        held = await self._remote.exactly(exact) if self._remote else None
+        return held if held is not None and self._live(held, plan) else None
 
     def _live(self, held: Held, plan: Plan) -> bool:
         now_at = self._wall()
@@ -169,7 +183,7 @@ class Lookup:
             return "max-error-rate"
         if reason := why_exact_only(call, max_turns=plan.max_turns):
             return reason
-        if not self._index.size(mark.partition):
+        if self._remote is None and not self._index.size(mark.partition):
             return "nothing-near"
         if not self.fits(mark.question):
             return "too-long"
@@ -265,22 +279,24 @@ class Lookup:
         whose time is over stay in the index for a while and must not take the others' places."""
         k = CANDIDATES
         while True:
-            found = await self._search(partition, vector, k)
-            near = [pair for pair in found if pair[1] >= floor]
-            live = [
-                (held, cosine)
-                for key, cosine in near
-                if (held := self._holding.by_key(key)) is not None and self._live(held, plan)
-            ]
+            near = await self._search(partition, vector, k, floor)
+            live = [(held, cosine) for held, cosine in near if held and self._live(held, plan)]
             all_seen = len(near) < k or k >= CANDIDATES_SEARCHED
             if len(live) >= CANDIDATES or all_seen:
                 return live[:CANDIDATES]
             k *= 4
 
-    async def _search(self, partition: bytes, vector: Vectors, k: int) -> list[tuple[int, float]]:
+    async def _search(
+        self, partition: bytes, vector: Vectors, k: int, floor: float
+    ) -> list[tuple[Held | None, float]]:
+        """The k nearest that reach the floor, best first; None for one that is gone."""
+        if self._remote is not None:
+            return await self._remote.near(partition, vector, k, floor)
         if self._index.size(partition) >= LARGE_PARTITION:
-            return await asyncio.to_thread(self._index.search, partition, vector, k)
-        return self._index.search(partition, vector, k)
+            found = await asyncio.to_thread(self._index.search, partition, vector, k)
+        else:
+            found = self._index.search(partition, vector, k)
+        return [(self._holding.by_key(key), cosine) for key, cosine in found if cosine >= floor]
 
     async def _encode(self, text: str) -> Vectors | None:
         """The text's vector, None (counted) when the encoder is too slow or fails."""

@@ -4,8 +4,9 @@ The ledger (redis_ledger.py) is the truth: an entry lives while it has a row the
 are a key of their own, on any node of a cluster, so the two are not written in one step. The
 order makes every crash heal:
 
-- put: texts first, then the row. In between there is a text that nobody knows of; it ends by
-  its own time to live.
+- put: texts first, then the vector, where Redis searches them, then the row. In between there
+  is a text that nobody knows of, which ends by its own time to live, and a vector whose entry is
+  never found, which goes with its set.
 - delete: the row becomes a tombstone and its id goes into the trash in one step, then the
   texts go, then the trash is emptied. What is left in the trash, `reap` deletes.
 - A row whose text is gone (its time is over, Redis evicted it) becomes a tombstone when it is
@@ -52,16 +53,17 @@ _LOOKED_AT = 1_000  # rows whose texts one `reap` looks for
 class Vectors(Protocol):
     """Where the vectors of entries are searched (redis_index.py)."""
 
+    async def check(self) -> None: ...
     async def add(self, entry: Entry, live_s: float) -> None: ...
     async def remove(self, gone: Sequence[Gone]) -> None: ...
 
 
 class RedisStore:
-    """`wall` is seconds since the epoch. With `vectors` the store keeps them in step with the
-    entries, and its log tells of deletions only, from now on: such a gateway asks for what it
-    wants and does not hold everything.
+    """A PartialStore. `wall` is seconds since the epoch. With `vectors` the store keeps them in
+    step with the entries; unless it is `partial` its log tells of everything.
 
-    A server that is not there does not fail `start`: it is tried again with each use.
+    A server that is not there does not fail `start`: it is tried again with each use. One that
+    has no vector sets where they are wanted does.
     """
 
     def __init__(
@@ -74,6 +76,7 @@ class RedisStore:
         tombstones_kept: int = TOMBSTONES_KEPT,
         notes_kept: int = NOTES_KEPT,
         vectors: Vectors | None = None,
+        partial: bool = False,
     ) -> None:
         if tombstones_kept < 0:
             raise ValueError(f"tombstones_kept = {tombstones_kept}: must not be negative")
@@ -82,7 +85,7 @@ class RedisStore:
         self._ledger = RedisLedger(link, self._keys)
         self._journal = RedisNotes(link, self._keys)
         self._kept, self._notes_kept = tombstones_kept, notes_kept
-        self._vectors = vectors
+        self._vectors, self._partial = vectors, partial
         self._state = "not started"
         self._looked_to = 0
 
@@ -107,7 +110,7 @@ class RedisStore:
                 ("PEXPIRE", key, int(live_s * 1000)),
             ]
         )
-        if self._vectors is not None and entry.vector:
+        if self._vectors is not None and entry.vector and entry.encoder:
             await self._vectors.add(entry, live_s)
         sequence, gone = await self._ledger.put(entry)
         await self._clear(gone)
@@ -171,6 +174,8 @@ class RedisStore:
             deleted += await self.delete(wanted)
             if not cursor:
                 break
+        if chosen.notes_too:
+            await self._journal.drop_where(chosen.matches_note)
         await self._cut()
         if chosen.notes_too:
             await self._journal.drop_where(chosen.matches_note)
@@ -217,7 +222,7 @@ class RedisStore:
     async def changes(self, since: int, limit: int = 1000) -> list[Change]:
         self._check()
         horizon, newest, lines = await self._ledger.lines(since, limit)
-        if self._vectors is not None:
+        if self._partial:
             return _deletions(since, horizon=horizon, newest=newest, lines=lines)
         start, lost = start_of(since, horizon=horizon, newest=newest)
         if not lost:
@@ -288,12 +293,15 @@ class RedisStore:
             pass
 
     async def _greet(self) -> None:
-        """Says in the log what an operator should know about the server."""
+        """Says in the log what an operator should know about the server. Raises CacheError
+        where it cannot do what is wanted."""
         try:
             policy = await self._link.eviction_policy()
         except CacheError as error:
             logger.warning("cache store: %s The cache goes on without it.", error.public)
             return
+        if self._vectors is not None:
+            await self._vectors.check()
         if policy.startswith("allkeys"):
             logger.warning(
                 "cache store: Redis at %s has maxmemory-policy %s, which may evict the ledger"

@@ -24,6 +24,7 @@ from tierway.cache.journal import Journal
 from tierway.cache.keys import Fingerprint
 from tierway.cache.lessons import MARK, Lessons
 from tierway.cache.lookup import Found, Hit, Limits, Lookup, Serves
+from tierway.cache.remote import Elsewhere, Remote
 from tierway.cache.replay import as_stored
 from tierway.cache.store import Selection
 from tierway.cache.upkeep import Faults, Job, Upkeep
@@ -48,7 +49,8 @@ _PARTITIONS_KNOWN = 100_000
 
 class SemanticCache:
     """`wall` is seconds since the epoch, `clock` monotonic seconds. Without an embedder the cache
-    is exact only; with an `opinion`, candidates in doubt are put before it (cache/consult.py)."""
+    is exact only; with an `opinion`, candidates in doubt are put before it (cache/consult.py);
+    with `elsewhere` this process does not hold everything and asks there for the rest."""
 
     def __init__(
         self,
@@ -64,6 +66,7 @@ class SemanticCache:
         clock: Clock = time.monotonic,
         faults: Faults | None = None,
         lessons: Lessons | None = None,
+        elsewhere: Elsewhere | None = None,
     ) -> None:
         limits = limits or Limits()
         self.lessons = lessons or Lessons(MAX_ERROR_RATE, wall)
@@ -84,6 +87,7 @@ class SemanticCache:
             wall,
             encode_deadline_s=limits.batch_deadline_s,
             store_bytes=limits.store_bytes,
+            partial=elsewhere is not None,
         )
         self._lookup = Lookup(
             store,
@@ -97,6 +101,7 @@ class SemanticCache:
             used=self._upkeep.eviction.used,
             consultation=self.consultation,
             lessons=self.lessons,
+            remote=Remote(elsewhere, self._holding, self.faults) if elsewhere else None,
         )
         self.journal.listen(MARK, self.lessons.take)
 

@@ -73,6 +73,7 @@ class Upkeep:
         encode_deadline_s: float = 10.0,
         start_within_s: float = START_WITHIN_S,
         store_bytes: int = 4 << 30,
+        partial: bool = False,
     ) -> None:
         self._store, self._holding, self._embedder = store, holding, embedder
         self._faults, self._wall = faults, wall
@@ -82,7 +83,9 @@ class Upkeep:
         self.unsaved = Unsaved(holding)
         self.purge = Purge(store, self.unsaved, self.journal, self.follow, faults.add, wall)
         self._queue: asyncio.Queue[Job] = asyncio.Queue()
-        self._follower = Follower(store, holding, embedder, wall, faults.add)
+        self._follower = Follower(
+            store, holding, embedder, wall, faults.add, partial=partial
+        )
         self._tasks: list[asyncio.Task[None]] = []
         self._taken_in = asyncio.Event()
 

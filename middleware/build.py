@@ -15,6 +15,7 @@ import re
 import time
 from collections.abc import Mapping, Sequence
 from contextlib import AsyncExitStack
+from dataclasses import replace
 from typing import Any
 
 from tierway.cache.feedback import Feedback
@@ -23,11 +24,12 @@ from tierway.cache.keys import Ignore
 from tierway.cache.lessons import Lessons
 from tierway.cache.lookup import Limits
 from tierway.cache.observer import Observer
-from tierway.cache.sealing import Key, Sealer
+from tierway.cache.remote import ENTRIES_HELD
 from tierway.cache.semantic import SemanticCache
 from tierway.cache.upkeep import Faults
 from tierway.middleware import catalog
 from tierway.middleware import config as configuration
+from tierway.middleware.cache_stores import Made, made_store
 from tierway.middleware.config import Settings, read_secret
 from tierway.middleware.demo import DEMO_STORE, start_demo_fleet
 from tierway.middleware.edge import Edge
@@ -42,7 +44,7 @@ from tierway.middleware.tally import Prices, Tally
 from tierway.middleware.tenants import Tenants
 from tierway.policies.complexity import LexicalClassifier
 from tierway.policies.equivalence import Equivalence
-from tierway.policies.errors import CacheError, ConfigError
+from tierway.policies.errors import CacheError
 from tierway.policies.policyset import PolicySet
 from tierway.policies.protocols import CacheStore, Embedder, Hook, SecondOpinion, Upstream
 from tierway.policies.resilience import RetryBudget
@@ -65,6 +67,8 @@ CLASSES: Mapping[str, str] = {
     "link.redis": "tierway.cache.redis_link:RedisLink",
     "store.sealed": "tierway.cache.sealed_store:sealed_store",
     "index.faiss": "tierway.cache.index:Arena",
+    "index.redis": "tierway.cache.redis_index:RedisIndex",
+    "index.elsewhere": "tierway.cache.remote:NoIndex",
     "embedder.builtin": "tierway.cache.embedders:BuiltinEmbedder",
     "embedder.openai": "tierway.cache.remote_embedder:OpenAIEmbedder",
     "embedder.sentence-transformers": "tierway.cache.embedders:SentenceTransformersEmbedder",
@@ -266,7 +270,15 @@ async def _cache_stage(
     if given.mode != "off":
         embedder = await _embedder(given.embedder, environ, transport, stack)
     faults = Faults()
-    kind, store = await _started_store(settings, environ, faults, stack)
+    encoder = embedder.id if embedder else ""
+    kind, made = await _started_store(settings, environ, faults, stack, encoder=encoder)
+    index = "index.elsewhere" if made.elsewhere else "index.faiss"
+    limits = Limits(
+        encode_deadline_s=catalog.encode_timeout_s(given.embedder),
+        store_bytes=catalog.store_bytes(given.store, kind),
+    )
+    if made.elsewhere:
+        limits = replace(limits, entries=ENTRIES_HELD)
     equivalence = Equivalence.shipped(max_error_rate=given.max_error_rate)
     if embedder and not any(equivalence.calibrated(embedder.id, lang) for lang in ("en", "zh")):
         logger.warning(
@@ -275,15 +287,13 @@ async def _cache_stage(
             embedder.id,
         )
     cache = SemanticCache(
-        store,
+        made.store,
         embedder=embedder,
-        index=_load("index." + given.index.kind)(embedder.dim if embedder else 1),
+        index=_load(index)(embedder.dim if embedder else 1),
         equivalence=equivalence,
         wall=time.time,
-        limits=Limits(
-            encode_deadline_s=catalog.encode_timeout_s(given.embedder),
-            store_bytes=catalog.store_bytes(given.store, kind),
-        ),
+        limits=limits,
+        elsewhere=made.elsewhere,
         faults=faults,
         opinion=opinion,
         opinion_rules=catalog.opinion_rules(given.second_opinion),
@@ -318,61 +328,34 @@ async def _cache_stage(
 
 
 def make_store(settings: Settings, environ: Mapping[str, str], faults: Faults) -> CacheStore:
-    """The configured store, sealed where a key is named; not started."""
-    given = settings.cache.store
-    store = _bare_store(settings, environ)
-    names = [name for name in (given.key_env, given.old_key_env) if name]
-    if names:
-        sealer = Sealer([_store_key(name, environ) for name in names])
-        store = _load("store.sealed")(store, sealer, faults.add)
-    return store
-
-
-def _bare_store(settings: Settings, environ: Mapping[str, str]) -> CacheStore:
-    given = settings.cache.store
-    make = _load("store." + given.kind)
-    store: CacheStore
-    if given.kind == "sqlite":
-        store = make(given.path)
-    elif given.kind == "redis":
-        link = _load("link.redis")(
-            given.url,
-            password=environ.get(given.password_env or ""),
-            timeout_s=given.timeout_s,
-            clock=time.monotonic,
-            draw=random.random,
-        )
-        store = make(link, wall=time.time, grace_s=STALE_GRACE_S)
-    else:
-        store = make()
-    return store
-
-
-def _store_key(name: str, environ: Mapping[str, str]) -> Key:
-    try:
-        return Key.derive(environ.get(name, ""))
-    except ValueError as error:
-        raise ConfigError([f"cache.store: the value of {name} {error}"]) from error
+    """The configured store, whose log tells of everything it holds; not started."""
+    return made_store(_load, settings.cache, environ, faults, whole=True).store
 
 
 async def _started_store(
-    settings: Settings, environ: Mapping[str, str], faults: Faults, stack: AsyncExitStack
-) -> tuple[str, CacheStore]:
+    settings: Settings,
+    environ: Mapping[str, str],
+    faults: Faults,
+    stack: AsyncExitStack,
+    *,
+    encoder: str,
+) -> tuple[str, Made]:
     """The configured store and its kind; memory, counted, when it cannot be used."""
     if settings.cache.mode != "off":
-        store = make_store(settings, environ, faults)
+        made = made_store(_load, settings.cache, environ, faults, encoder=encoder)
         try:
-            await store.start()
+            await made.store.start()
         except CacheError as error:
             logger.warning("cache store: %s Answers are kept in memory only.", error.public)
             faults.add("store", error)
+            await made.store.aclose()
         else:
-            stack.push_async_callback(store.aclose)
-            return settings.cache.store.kind, store
-    store = _load("store.memory")()
-    await store.start()
-    stack.push_async_callback(store.aclose)
-    return "memory", store
+            stack.push_async_callback(made.store.aclose)
+            return settings.cache.store.kind, made
+    made = Made(_load("store.memory")())
+    await made.store.start()
+    stack.push_async_callback(made.store.aclose)
+    return "memory", made
 
 
 async def _embedder(

@@ -258,6 +258,28 @@ class Table(Protocol):
         ...
 
 
+class PartialStore(CacheStore, Protocol):
+    """A store that can be asked, for processes that do not hold all of it. Its `changes` tell
+    them only of deletions: from now on where `since` is 0, and after a reset.
+
+    `by_exact` finds the entry of a whole request's digest; `get_many` gives None in the place
+    of what is not there. Requests wait for both, so both have short deadlines.
+    """
+
+    async def by_exact(self, exact: bytes) -> Entry | None: ...
+    async def get_many(self, entry_ids: Sequence[str]) -> list[Entry | None]: ...
+
+
+class RemoteIndex(Protocol):
+    """Vectors by partition in another process, which the store keeps in step with its entries.
+    Raises CacheError, within a short deadline, when it cannot be asked."""
+
+    async def count(self, partition: bytes) -> int: ...
+    async def search(self, partition: bytes, vector: Vectors, k: int) -> list[tuple[str, float]]:
+        """The k nearest entries that have not expired, with their cosines, best first."""
+        ...
+
+
 class Classifier(Protocol):
     """Probability per model class ("7b", "70b", "175b", "cloud") that it answers well,
     monotone over the classes in that order."""

@@ -15,8 +15,8 @@ from e2e.stand import Stand, engine, stand, until
 CAPITAL, OTHER_WORDS = "What is the capital of France?", "What's France's capital?"
 
 
-def on(server: Server, **store: object) -> dict[str, object]:
-    return {"store": {"kind": "redis", "url": server.url, **store}}
+def on(server: Server, index: str = "faiss", **store: object) -> dict[str, object]:
+    return {"store": {"kind": "redis", "url": server.url, **store}, "index": {"kind": index}}
 
 
 async def outcome(made: Stand, question: str) -> str:
@@ -36,11 +36,12 @@ async def becomes(made: Stand, question: str, wanted: str, *, within_s: float = 
         await asyncio.sleep(0.02)
 
 
-def test_gateways_share_answers_and_deletions_within_a_second(tmp_path: Path) -> None:
+@pytest.mark.parametrize("index", ["faiss", "redis"])
+def test_gateways_share_answers_and_deletions_within_a_second(tmp_path: Path, index: str) -> None:
     async def main(server: Server) -> None:
         async with (
-            stand(engine(), cache=on(server)) as one,
-            stand(engine(seed=1), cache=on(server)) as two,
+            stand(engine(), cache=on(server, index)) as one,
+            stand(engine(seed=1), cache=on(server, index)) as two,
         ):
             first = await one.ask(CAPITAL)
             await one.settled()
@@ -57,7 +58,7 @@ def test_gateways_share_answers_and_deletions_within_a_second(tmp_path: Path) ->
             await one.settled()
         server.stop(signal.SIGTERM)
         server.start()
-        async with stand(engine(), cache=on(server)) as later:
+        async with stand(engine(), cache=on(server, index)) as later:
             assert await outcome(later, "How do tides work?") == "hit"
             assert await outcome(later, CAPITAL) == "miss"
 
@@ -65,9 +66,10 @@ def test_gateways_share_answers_and_deletions_within_a_second(tmp_path: Path) ->
         asyncio.run(main(server))
 
 
-def test_sixteen_callers_lose_no_request_when_redis_dies(tmp_path: Path) -> None:
+@pytest.mark.parametrize("index", ["faiss", "redis"])
+def test_sixteen_callers_lose_no_request_when_redis_dies(tmp_path: Path, index: str) -> None:
     async def main(server: Server) -> None:
-        async with stand(engine(), engine(seed=1), cache=on(server)) as made:
+        async with stand(engine(), engine(seed=1), cache=on(server, index)) as made:
             assert await outcome(made, CAPITAL) == "miss"
             await made.settled()
             done = 0
@@ -89,7 +91,7 @@ def test_sixteen_callers_lose_no_request_when_redis_dies(tmp_path: Path) -> None
             assert outcomes.count("hit") >= 16 * 6
             assert await until(lambda: made.cache["faults"].get("store", 0) > 0)
             await asyncio.to_thread(server.start)
-            async with stand(engine(), cache=on(server)) as other:
+            async with stand(engine(), cache=on(server, index)) as other:
                 assert await shares_again(made, other)
 
     async def shares_again(made: Stand, other: Stand) -> bool:
@@ -106,10 +108,11 @@ def test_sixteen_callers_lose_no_request_when_redis_dies(tmp_path: Path) -> None
         asyncio.run(main(server))
 
 
+@pytest.mark.parametrize("index", ["faiss", "redis"])
 @pytest.mark.parametrize("question", [CAPITAL, "How do tides work?"])
-def test_a_redis_that_hangs_holds_up_no_request(tmp_path: Path, question: str) -> None:
+def test_a_redis_that_hangs_holds_up_no_request(tmp_path: Path, question: str, index: str) -> None:
     async def main(server: Server) -> None:
-        async with stand(engine(), cache=on(server, timeout_s=0.1)) as made:
+        async with stand(engine(), cache=on(server, index, timeout_s=0.1)) as made:
             await made.ask(CAPITAL)
             await made.settled()
             server.pause()
