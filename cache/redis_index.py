@@ -4,7 +4,7 @@
     VSIM key FP32 … WITHSCORES COUNT k FILTER ".x > now"
 
 A search gives (1 + cosine) / 2; here it is turned into the cosine that everything else compares.
-Redis keeps eight bits of each component, which moves a cosine by .01 at most at 512 dimensions.
+Redis keeps eight bits of each component, as we do: the two are .01 apart at most at 512 dimensions.
 Expired entries are passed over by the filter and removed when the store buries them. The set
 itself ends after the longest-lived entry it ever had.
 """
@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 import orjson
 
+from tierway.cache.int8_rows import floats
 from tierway.cache.redis_codec import Gone, space_of
 from tierway.cache.redis_link import Command, RedisLink
 from tierway.cache.redis_scripts import Keys
@@ -49,7 +50,7 @@ class RedisIndex:
             if "unknown command" not in error.public:
                 return  # away: it is asked again with each use
             raise CacheError(
-                f"Redis at {self._link.name} has no vector sets, which cache.index.kind redis"
+                f"{self._link.name} has no vector sets, which cache.index.kind redis"
                 " needs: they came with Redis 8."
             ) from error
 
@@ -57,7 +58,11 @@ class RedisIndex:
         """Adds the entry's vector to a set that lives for `live_s` at least."""
         key = self._keys.vectors(space_of(entry.encoder), entry.partition)
         attributes = orjson.dumps({"x": min(entry.expires_at, _NEVER)})
-        vector, live_ms = entry.vector or b"", int(live_s * 1000)
+        try:
+            vector = floats(entry.vector or b"").astype("<f4").tobytes()
+        except ValueError as error:
+            raise CacheError(f"The vector of the entry {entry.id} is none: {error}") from error
+        live_ms = int(live_s * 1000)
         await self._link.pipeline(
             [
                 ("VADD", key, "FP32", vector, entry.id, "CAS", "SETATTR", attributes),
@@ -80,7 +85,7 @@ class RedisIndex:
 
     async def count(self, partition: bytes) -> int:
         key = self._keys.vectors(self._space, partition)
-        return int(await self._link.command("VCARD", key, within_s=self._link.timeout_s) or 0)
+        return int(await self._link.command("VCARD", key, hurry=True) or 0)
 
     async def search(self, partition: bytes, vector: Vectors, k: int) -> list[tuple[str, float]]:
         found = await self._link.command(
@@ -95,7 +100,7 @@ class RedisIndex:
             max(EFFORT, k),
             "FILTER",
             f".x > {self._wall():.3f}",
-            within_s=self._link.timeout_s,
+            hurry=True,
         )
         pairs = zip(found[::2], found[1::2], strict=True)
         return [(entry_id.decode(), cosine_of(float(score))) for entry_id, score in pairs]

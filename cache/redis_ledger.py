@@ -72,9 +72,7 @@ class RedisLedger:
         return [None if score is None else int(float(score)) for score in scores]
 
     async def by_exact(self, exact: bytes) -> str | None:
-        found = await self._link.command(
-            "HGET", self._keys.part("exact"), exact, within_s=self._link.timeout_s
-        )
+        found = await self._link.command("HGET", self._keys.part("exact"), exact, hurry=True)
         return None if found is None else str(found.decode())
 
     async def touch(self, entry_ids: Sequence[str], now_at: float) -> None:

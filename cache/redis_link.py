@@ -2,21 +2,18 @@
 
 `redis://` and `rediss://` (TLS) are one server, `redis+cluster://` and `rediss+cluster://` one
 node of a cluster, which tells of the others. What the server does not answer in time or refuses
-is a CacheError. After a fault of the connection the link answers at once, without asking the
-server, until a pause is over (backoff.py): a server that hangs costs each pause one deadline,
-not each request. A connection that the server closed meanwhile is replaced and the command sent
-once more; every command here may be sent twice.
+is a CacheError (guard.py). A connection that the server closed meanwhile is replaced and the
+command sent once more; every command here may be sent twice.
 """
 
 from __future__ import annotations
 
-import asyncio
 import hashlib
 from collections.abc import Awaitable, Callable, Sequence
 from typing import Any, TypeVar
 from urllib.parse import SplitResult, parse_qsl, unquote, urlsplit
 
-from tierway.cache.backoff import Backoff
+from tierway.cache.guard import Away, Guard
 from tierway.policies.errors import CacheError
 from tierway.policies.protocols import Clock
 
@@ -25,9 +22,6 @@ Part = str | bytes | int | float
 Command = tuple[Part, ...]
 
 SCHEMES = ("redis", "rediss", "redis+cluster", "rediss+cluster")
-AT_ONCE = 32
-"""Commands under way at the same time, each on a connection of its own."""
-
 _TLS_OPTIONS = ("ssl_ca_certs", "ssl_certfile", "ssl_keyfile")
 
 
@@ -52,8 +46,8 @@ def parse_address(url: str) -> SplitResult:
 
 
 class RedisLink:
-    """`timeout_s` is the deadline of what a request waits for; work behind the requests gets
-    `patience_s`. ValueError for an address that is none. Belongs to one event loop."""
+    """The deadlines are those of Guard; a command in a `hurry` is one that a request waits for.
+    ValueError for an address that is none. Belongs to one event loop."""
 
     def __init__(
         self,
@@ -67,14 +61,19 @@ class RedisLink:
     ) -> None:
         self._address = parse_address(url)
         self._password = password
-        self.timeout_s, self.patience_s = timeout_s, max(timeout_s, patience_s)
-        self._gate = Backoff(clock=clock, draw=draw, probe_s=self.patience_s)
+        self._guard = Guard(
+            f"Redis at {self._address.hostname}:{self._port}",
+            clock=clock,
+            draw=draw,
+            timeout_s=timeout_s,
+            patience_s=patience_s,
+        )
         self._client: Any = None
-        self._reason = ""
 
     @property
     def name(self) -> str:
-        return f"{self._address.hostname}:{self._port}"
+        """For people: what it is and where."""
+        return self._guard.name
 
     @property
     def clustered(self) -> bool:
@@ -83,20 +82,19 @@ class RedisLink:
     def open(self) -> None:
         """Makes the client, which connects when it is first used."""
         if self._client is None:
-            self._slots = asyncio.Semaphore(AT_ONCE)
+            self._guard.open()
             self._client = _cluster(self._options()) if self.clustered else _one(self._options())
 
     async def aclose(self) -> None:
         client, self._client = self._client, None
+        self._guard.close()
         if client is not None:
             await client.aclose()
 
-    async def command(self, *command: Part, within_s: float | None = None) -> Any:
-        return await self.use(lambda client: client.execute_command(*command), within_s)
+    async def command(self, *command: Part, hurry: bool = False) -> Any:
+        return await self.use(lambda client: client.execute_command(*command), hurry=hurry)
 
-    async def pipeline(
-        self, commands: Sequence[Command], *, within_s: float | None = None
-    ) -> list[Any]:
+    async def pipeline(self, commands: Sequence[Command], *, hurry: bool = False) -> list[Any]:
         """The results of several commands, sent together; they are no transaction."""
         if not commands:
             return []
@@ -108,7 +106,7 @@ class RedisLink:
             results: list[Any] = await pipe.execute()
             return results
 
-        return await self.use(send, within_s)
+        return await self.use(send, hurry=hurry)
 
     async def script(
         self,
@@ -116,7 +114,7 @@ class RedisLink:
         keys: Sequence[str],
         arguments: Sequence[Part],
         *,
-        within_s: float | None = None,
+        hurry: bool = False,
     ) -> Any:
         """Runs a Lua script, which is atomic, by its digest; the text is sent when the server
         does not know it."""
@@ -130,7 +128,7 @@ class RedisLink:
             except NoScriptError:
                 return await client.eval(source, len(keys), *keys, *arguments)
 
-        return await self.use(run, within_s)
+        return await self.use(run, hurry=hurry)
 
     async def eviction_policy(self) -> str:
         """What the server does when its memory is full; empty where it does not say."""
@@ -138,62 +136,31 @@ class RedisLink:
         return str(told.get("maxmemory_policy", ""))
 
     async def use(
-        self, action: Callable[[Any], Awaitable[Result]], within_s: float | None = None
+        self, action: Callable[[Any], Awaitable[Result]], *, hurry: bool = False
     ) -> Result:
-        """Runs `action` on the client within a deadline: `patience_s` from when it may begin,
-        or `within_s` from now. Waiting for one's turn is no fault of the server."""
-        began = False
+        """Runs `action` on the client as Guard.run does; what Redis says is a CacheError."""
 
-        async def begin(limit_s: float | None) -> Result:
-            nonlocal began
-            async with self._slots:
-                if not self._gate.admits():
-                    raise self._away()
-                began = True
-                async with asyncio.timeout(limit_s):
-                    return await action(self._client)
-
-        if self._client is None:
-            raise CacheError(f"The connection to Redis at {self.name} is not open.")
-        if self._gate.wait_s > 0.0:
-            raise self._away()
-        try:
-            async with asyncio.timeout(within_s):
-                result = await begin(self.patience_s if within_s is None else None)
-        except TimeoutError as error:
-            if not began:
-                raise CacheError(f"Too much waits for Redis at {self.name}.") from error
-            self._failed(f"no answer within {within_s or self.patience_s:g} s")
-            raise CacheError(f"Redis at {self.name} is away: {self._reason}") from error
-        except Exception as error:
-            named = self._named(error)
-            if named is error:
+        async def named() -> Result:
+            try:
+                return await action(self._client)
+            except Exception as error:
+                self._sort(error)
                 raise
-            raise named from error
-        self._gate.succeeded()
-        return result
 
-    def _away(self) -> CacheError:
-        again = f"it is tried again in {self._gate.wait_s:.1f} s"
-        return CacheError(f"Redis at {self.name} is away ({self._reason}); {again}.")
+        return await self._guard.run(named, hurry=hurry)
 
-    def _named(self, error: Exception) -> Exception:
-        """The fault as one of ours; anything that Redis is not to blame for stays."""
+    def _sort(self, error: Exception) -> None:
+        """Raises the fault in our terms; anything that Redis is not to blame for stays."""
         from redis import exceptions as theirs
 
         if not isinstance(error, theirs.RedisError | OSError):
-            return error
+            return
         if isinstance(error, theirs.ResponseError) and not isinstance(
             error, theirs.ReadOnlyError | theirs.ClusterDownError | theirs.MasterDownError
         ):
-            self._gate.succeeded()  # it answers, though it refuses
-            return CacheError(f"Redis at {self.name} refuses: {error}")
-        self._failed(str(error) or type(error).__name__)
-        return CacheError(f"Redis at {self.name} is away: {self._reason}")
-
-    def _failed(self, reason: str) -> None:
-        self._gate.failed()
-        self._reason = reason.rstrip(".")
+            self._guard.answered()
+            raise CacheError(f"{self.name} refuses: {error}") from error
+        raise Away(str(error) or type(error).__name__) from error
 
     @property
     def _port(self) -> int:
@@ -211,8 +178,8 @@ class RedisLink:
             "port": self._port,
             "username": unquote(given.username) if given.username else None,
             "password": self._password,
-            "socket_timeout": self.patience_s,
-            "socket_connect_timeout": self.patience_s,
+            "socket_timeout": self._guard.patience_s,
+            "socket_connect_timeout": self._guard.patience_s,
             "socket_keepalive": True,
             "protocol": 2,
             "retry": Retry(NoBackoff(), 1, supported_errors=(Lost,)),

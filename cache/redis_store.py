@@ -126,7 +126,7 @@ class RedisStore:
             return []
         reads = [self._read(entry_id, "answer") for entry_id in entry_ids]
         rows, *texts = await self._link.pipeline(
-            [("HMGET", self._keys.part("live"), *entry_ids), *reads], within_s=self._link.timeout_s
+            [("HMGET", self._keys.part("live"), *entry_ids), *reads], hurry=True
         )
         entries = [
             _entry(entry_id, *text) if row is not None else None
@@ -304,7 +304,7 @@ class RedisStore:
             await self._vectors.check()
         if policy.startswith("allkeys"):
             logger.warning(
-                "cache store: Redis at %s has maxmemory-policy %s, which may evict the ledger"
+                "cache store: %s has maxmemory-policy %s, which may evict the ledger"
                 " of the cache and with it everything; use volatile-lru.",
                 self._link.name,
                 policy,
@@ -319,7 +319,7 @@ class RedisStore:
             self._refuse()
 
     def _refuse(self) -> None:
-        raise CacheError(f"The cache in Redis at {self._link.name} is {self._state}.")
+        raise CacheError(f"The cache in {self._link.name} is {self._state}.")
 
 
 def _entry(

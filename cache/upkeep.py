@@ -83,9 +83,7 @@ class Upkeep:
         self.unsaved = Unsaved(holding)
         self.purge = Purge(store, self.unsaved, self.journal, self.follow, faults.add, wall)
         self._queue: asyncio.Queue[Job] = asyncio.Queue()
-        self._follower = Follower(
-            store, holding, embedder, wall, faults.add, partial=partial
-        )
+        self._follower = Follower(store, holding, embedder, wall, faults.add, partial=partial)
         self._tasks: list[asyncio.Task[None]] = []
         self._taken_in = asyncio.Event()
 

@@ -19,7 +19,6 @@ from dataclasses import replace
 from typing import Any
 
 from tierway.cache.feedback import Feedback
-from tierway.cache.follower import STALE_GRACE_S
 from tierway.cache.keys import Ignore
 from tierway.cache.lessons import Lessons
 from tierway.cache.lookup import Limits

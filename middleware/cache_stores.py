@@ -11,9 +11,10 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from tierway.cache.follower import STALE_GRACE_S
 from tierway.cache.remote import Elsewhere
 from tierway.cache.sealing import Key, Sealer
-from tierway.cache.upkeep import STALE_GRACE_S, Faults
+from tierway.cache.upkeep import Faults
 from tierway.middleware.settings import CacheSettings
 from tierway.policies.errors import ConfigError
 from tierway.policies.protocols import CacheStore, RemoteIndex

@@ -17,6 +17,7 @@ from fakes import FakeClock
 from numpy.typing import NDArray
 
 from tierway.cache.index import Arena
+from tierway.cache.int8_rows import pack
 from tierway.cache.redis_codec import Gone
 from tierway.cache.redis_index import RedisIndex, cosine_of
 from tierway.cache.redis_link import RedisLink
@@ -116,6 +117,20 @@ def test_partitions_and_encoders_never_meet(server: Server, tmp_path: Path) -> N
         assert [found for found, _ in await rig.index.search(Q, two, 9)] == ["e2"]
         assert await rig.index.search(b"none" * 4, two, 9) == []
         assert [await rig.index.count(name) for name in (P, Q, b"none" * 4)] == [1, 1, 0]
+
+    run(server.url, tmp_path.name, body)
+
+
+def test_packed_vectors_are_understood_and_odd_ones_refused(server: Server, tmp_path: Path) -> None:
+    one, two = vectors(2, 8)
+
+    async def body(rig: Rig) -> None:
+        await rig.store.put(replace(entry(1, one), vector=pack(one)))
+        (found,) = await rig.index.search(P, one, 9)
+        assert found == ("e1", pytest.approx(1.0, abs=0.01))
+        with pytest.raises(CacheError, match="is none"):
+            await rig.store.put(entry(2, two * np.float32("nan")))
+        assert await rig.store.count() == 1
 
     run(server.url, tmp_path.name, body)
 

@@ -395,7 +395,7 @@ def test_addresses_that_are_none(url: str, wrong: str) -> None:
 
 def test_an_address_says_what_is_used() -> None:
     made = link("rediss://bob@h.example/3?ssl_ca_certs=/ca.pem")
-    assert (made.name, made.clustered) == ("h.example:6379", False)
+    assert (made.name, made.clustered) == ("Redis at h.example:6379", False)
     options = made._options()
     assert (options["username"], options["db"], options["ssl"]) == ("bob", 3, True)
     assert options["ssl_ca_certs"] == "/ca.pem"
