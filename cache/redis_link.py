@@ -178,7 +178,9 @@ class RedisLink:
             "port": self._port,
             "username": unquote(given.username) if given.username else None,
             "password": self._password,
-            "socket_timeout": self._guard.patience_s,
+            # The guard keeps the time. With this one the client sends by asyncio.wait_for, which
+            # on Python 3.11 may lose a cancellation, and with it our deadline.
+            "socket_timeout": None,
             "socket_connect_timeout": self._guard.patience_s,
             "socket_keepalive": True,
             "protocol": 2,

@@ -300,6 +300,22 @@ def test_a_server_that_is_not_there_yet_is_found_later(
     assert "The cache goes on without it" in caplog.text
 
 
+def test_a_cancelled_use_is_cancelled_wherever_it_was(server: Server) -> None:
+    async def body(rig: Rig) -> None:
+        store = await rig.store()
+        await store.put(entry(1))
+        for rounds in list(range(12)) * 8:
+            task = asyncio.ensure_future(store.get("e1"))
+            for _ in range(rounds):
+                await asyncio.sleep(0)
+            if task.cancel():
+                await asyncio.wait([task])
+                assert task.cancelled()
+        assert await store.get("e1") == entry(1)
+
+    run(server.url, body)
+
+
 async def eventually(store: RedisStore, entry_id: str) -> Entry | None:
     while True:  # bounded by the rig
         try:
