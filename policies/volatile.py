@@ -21,7 +21,7 @@ from tierway.policies.context import SHORT, ends
 
 _SENTENCE = re.compile(r"[.?!](?:\s|$)|[。？！；\n]")
 _QUOTED = re.compile(
-    r"`[^`]*`|\"[^\"]{1,80}\"|“[^”]{1,80}”|「[^」]{1,80}」|《[^》]{1,80}》|\w+\(\)"
+    r"`[^`]*`|(?<!\w)'[^']{2,60}'(?!\w)|\"[^\"]{1,80}\"|“[^”]{1,80}”|「[^」]{1,80}」|《[^》]{1,80}》|\w+\(\)"
 )
 _YEAR = re.compile(r"\b(?:1\d{3}|20[01]\d|202[0-4])(?:s\b|\b|(?=年))|\b(?:1\d|20)th century")
 
@@ -48,7 +48,8 @@ _NOT_TIME_EN = _words(
     r"now and then|by now|now that|here and now|apocalypse now|(?:modern|present)[- ]day|"
     r"chicken stock|stock (?:split|photo\w*|option|exchange|keeping|pot|cube)s?|"
     r"shares? (?:buyback|a|an|the|this|it|my|his|her|our|with)|live (?:oak|wire|bait|birth)|"
-    r"credit scores?|f1[- ]scores?|scores? (?:a|of a|the goal)|news(?:paper|letter) \w+|"
+    r"credit scores?|f1[- ]scores?|scores? (?:range|scale|card|board)|currents? (?:theory|theories|"
+    r"understanding|definition|consensus)|scores? (?:a|of a|the goal)|news(?:paper|letter) \w+|"
     r"news article|market capitali[sz]ation|population (?:growth|density|genetics|mean|variance)|"
     r"past and present tense|weather (?:fronts?|satellites?|balloons?|vanes?|widgets?|stations?)|"
     r"exchange rate mechanism|cost of (?:goods|living adjustment|capital)|price of anarchy|"
@@ -76,7 +77,15 @@ _OFFICE = (
     r"captain|richest|world record"
 )
 _TOPIC_EN = _words(
-    r"(?:prices?|costs?|value|fees?) (?:of|for|per)|[\w'’]+ prices?(?=\W*$)|priced at|"
+    r"(?:prices?|costs?|value|fees?) (?:of|for|per)|[\w'’]+ prices?(?=\W*$| (?:in|near|at|per|"
+    r"usd|eur|gbp|cny|rmb)\b)|priced at|"
+    r"what(?:'?s| is| are) [\w ']{2,40}? (?:worth|trading|selling)|"
+    r"(?:dow|nasdaq|s&p ?500|ftse|nikkei|dax|jackpot|league table|top of the (?:table|league)|"
+    r"winning numbers)|top of (?:la liga|the bundesliga|serie a)|"
+    r"what(?:'?s| is) (?:happening|going on)|how long is the (?:wait|line|queue)|wait times?|"
+    r"(?:has|have) (?:[\w'-]+ ){1,6}?been (?:announced|released|found|approved|confirmed|passed|"
+    r"signed|elected|cancell?ed|arrested|published)|are there (?:any )?(?:[\w-]+ ){0,2}(?:wild)?"
+    r"(?:fires?|protests?|strikes?|delays|outages|warnings|alerts|closures|accidents|tickets)|"
     r"how much (?:is|are) (?!too|enough|\d|that\b|it\b|considered)(?!.*\b(?:in|to) (?:\w+ )?"
     r"(?:meters?|metres?|feet|grams?|ounces|litres?|liters?|cups?|inches)\b).*|"
     r"how much (?:does|do) .{1,60}?\b(?:cost|costs|charge|go for|sell for|run for)|"
@@ -109,7 +118,8 @@ _TOPIC_EN = _words(
 _STATUS_EN = re.compile(
     r"^\W*(?:is|are|isn't|aren't|has|have)\b(?: [\w.'&#-]+){1,8}? (?:down|up and running|"
     r"offline|online|closed|open|delayed|on time|late|available|in stock|cancell?ed|working|"
-    r"alive|dead|out yet|released|over|yet)(?: (?:now|yet|again|anymore|in \w+))?\W*$|"
+    r"alive|dead|out yet|released|over|yet)(?: (?:now|yet|again|anymore|in \w+))?"
+    r"(?:\W*$| (?:because|due|on|for) \w+)|"
     r"\bstill (?:alive|open|available)",
     re.IGNORECASE,
 )
@@ -133,7 +143,7 @@ _ASKS_VALUE_EN = _words(
 # --- Chinese ---------------------------------------------------------------------------------
 
 _NOT_TIME_ZH = re.compile(
-    r"价格(?:弹性|歧视|机制|理论|指数)|现在(?:分词|完成|进行|时态)|一般现在|当前(?:目录|路径|时间戳|"
+    r"排队论|实时(?:数据库|数仓|通信)|天气(?:符号|图|现象|成因|俗语|谚语)|价格(?:弹性|歧视|机制|理论|指数)|现在(?:分词|完成|进行|时态)|一般现在|当前(?:目录|路径|时间戳|"
     r"用户|进程|线程|分支|行|页|日期|文件夹)|最近(?:公共祖先|邻)|实时(?:操作)?系统|即时(?:编译|通讯)|活在当下|"
     r"股份|股票(?:代码|分红)|新闻(?:稿|联播|学|专业)|房价收入比|信用评分|昨天的过去式|排行榜的|"
     r"天气(?:和|与)|最新的?提交|目前为止|前天(?=文)|人口普查|定价"
@@ -153,12 +163,14 @@ _OFFICE_ZH = (
 _TOPIC_ZH = re.compile(
     r"天气(?!预报(?:是|怎|的))|比分|气温(?=是|多少|怎|$)|(?:会|要|在|有没有|会不会)(?:下雨|下雪|降温|刮风)|"
     r"下雨(?:吗|了|没)|下雪(?:吗|了|没)|冷不冷|热不热|空气质量|雾霾|限行|股价|大盘|油价|金价|菜价|"
-    r"(?:股票|基金|比特币|黄金|房价|价格|汇率|利率|行情|指数).{0,8}(?:多少|几|怎么样|如何|涨|跌|走势|$)|"
+    r"(?:股票|基金|比特币|黄金|房价|价格|汇率|利率|行情|指数).{0,8}(?:多少|几|怎么样|如何|涨|跌|走势)|"
+    r"(?:股票|基金|比特币|黄金|房价|价格|利率|行情|指数)(?:呢|啊)?$|"
+    r"(?:元|币|镑|磅|黄金)(?:兑|对)(?:人民币|美元|欧元|日元|港币)|停运|末班|首班|"
     r"汇率|点位|多少点|[涨跌](?:了|停)|新闻(?=有|$|是)|有(?:哪些|什么)新闻|排行|积分榜|"
     r"星期几|周几|几号了?$|几月几号|几点了|票房|销量|赢了|谁赢|输了|夺冠|"
     r"(?:还有|还剩|距离?|离).{0,8}(?:几天|几个|多少天|多久|多长时间)|倒计时|下一(?:班|趟|场|次)|"
     r"有货|到货|缺货|开门|营业|关门|排队|身价|市值|多大了|多大年纪|几岁了?|"
-    r"(?<!水)(?<!利率)(?:多少钱|什么价|几块钱|咋卖|怎么卖)|人口(?=是?多少)|有多少人口?|附近|"
+    r"(?<!水)(?<!利率)(?:多少钱|什么价|几块钱|咋卖|怎么卖)|人口.{0,2}多少|有多少人口?|附近|"
     rf"(?:{_OFFICE_ZH}).{{0,3}}(?:是谁|谁|叫什么|是哪)|谁是.{{0,12}}(?:{_OFFICE_ZH})|"
     r"(?:余额|订单|快递|包裹|物流|审批|申请)(?=.{0,6}(?:多少|到哪|在哪|状态|进度|通过|到了))|"
     r"(?:加息|降息|放假|上映|发布|发售)(?:了|吗|没)"
@@ -169,7 +181,7 @@ _PROCEDURE_ZH = re.compile(
     r"是怎么|怎样(?:获取|计算|实现)"
 )
 _MEANING_ZH = re.compile(
-    r"什么意思|^什么是|的?(?:定义|原理|概念|含义|用法|作者|主题曲|过去式)|区别|的关系|有什么关系|"
+    r"什么意思|^什么(?:是|叫)|的?(?:定义|原理|概念|含义|用法|作者|主题曲|过去式)|区别|的关系|有什么关系|"
     r"怎么说|怎么读|怎么拼|一词|为什么会?|是什么$|第[一二三四五六七八九十\d]+[任届个]|历任|历届|历史上"
 )
 _LANGUAGE_ZH = re.compile(

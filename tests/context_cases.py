@@ -464,3 +464,118 @@ STANDING_ZH = lines("""
     长城有多长
     如何尊重他人的隐私
 """)
+
+# Written after the rules were fitted to the lists above, and never fitted to: what to expect of
+# questions that nobody has seen.
+
+UNSEEN_VOLATILE_EN = lines("""
+    Did the Yankees win?
+    Is it going to snow in Boston this weekend?
+    how's the market doing
+    what is the price of crude oil
+    Who's the mayor of New York City?
+    Is the subway running?
+    Are the banks open on Monday?
+    what are people saying about the new iPhone
+    current mortgage rates
+    What time does the game start?
+    when does daylight saving time end this year
+    what's new in Python
+    latest news on the earthquake
+    how much is a Tesla Model 3
+    how many subscribers does MrBeast have
+    What is the unemployment rate in Spain?
+    who is the richest person in the world
+    is Amazon down
+    when is the next election
+    how far along is the Mars mission
+    what's the top song on Spotify
+    how much is 100 dollars in euros
+    is there a sale at IKEA
+    Who is the UN secretary general?
+    temperature in Dubai
+""")
+
+UNSEEN_STABLE_EN = lines("""
+    How does inflation work?
+    What is the purpose of a price tag?
+    How do I cook rice?
+    Who was the first man on the moon?
+    What is a weather balloon used for?
+    How to find the current user in Django?
+    What is the meaning of live and let live?
+    When was the Eiffel Tower built?
+    What is the difference between now and then?
+    How do I create a news feed in React?
+    What does a stock broker do?
+    How do temperature sensors work?
+    Is the earth flat?
+    What is the most populous planet in Star Wars?
+    Why do leaves change colour?
+    What are the rules of cricket?
+    Explain quantum entanglement.
+    What is traffic engineering?
+    What's a good recipe for bread?
+    How many bones are in the human body?
+    Give me an example of a current liability.
+    Which planet is closest to the sun?
+    What was the price of bread in 1930?
+    Is it safe to eat raw fish?
+    What does the CEO of a company do?
+""")
+
+UNSEEN_VOLATILE_ZH = lines("""
+    今天有什么新闻
+    明天要带伞吗
+    深圳天气预报
+    现在的美国总统叫什么
+    上证指数
+    昨天的球赛比分
+    最新款iPad多少钱
+    日元汇率
+    今年双十一是几号
+    目前国内油价
+    本周上映的电影
+    网易云崩了吗
+    广州现在堵车吗
+    英伟达股价
+    现在是北京时间几点
+    湖人今天赢了没有
+    附近有什么好吃的
+    下一趟地铁几点
+    猪肉价格
+    房贷利率是多少
+    这个月黄金走势
+    法国现任总统
+    腾讯市值多少
+    今晚有球赛吗
+    考研还有多少天
+""")
+
+UNSEEN_STABLE_ZH = lines("""
+    怎么做红烧肉
+    什么是通货膨胀
+    天气热为什么会中暑
+    如何写新闻报道
+    价格战是什么意思
+    第一个登上月球的人是谁
+    股票和债券的区别
+    怎么在Java中获取当前日期
+    现代汉语的特点
+    今生今世是什么意思
+    最近发展区理论是谁提出的
+    总统和国王的区别
+    地球有多大
+    汇率对出口的影响
+    北宋的首都在哪里
+    温度计的原理
+    怎么预防感冒
+    明清时期的科举制度
+    当代艺术是什么
+    交通信号灯的含义
+    时间复杂度是什么
+    实时渲染的原理
+    为什么会有四季
+    牛顿第二定律
+    莎士比亚写了哪些戏剧
+""")
