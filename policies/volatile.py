@@ -23,6 +23,7 @@ _SENTENCE = re.compile(r"[.?!](?:\s|$)|[。？！；\n]")
 _QUOTED = re.compile(
     r"`[^`]*`|(?<!\w)'[^']{2,60}'(?!\w)|\"[^\"]{1,80}\"|“[^”]{1,80}”|「[^」]{1,80}」|《[^》]{1,80}》|\w+\(\)"
 )
+_LETTER = re.compile("[A-Za-z]")
 _YEAR = re.compile(r"\b(?:1\d{3}|20[01]\d|202[0-4])(?:s\b|\b|(?=年))|\b(?:1\d|20)th century")
 
 
@@ -77,7 +78,7 @@ _OFFICE = (
     r"captain|richest|world record"
 )
 _TOPIC_EN = _words(
-    r"(?:prices?|costs?|value|fees?) (?:of|for|per)|[\w'’]+ prices?(?=\W*$| (?:in|near|at|per|"
+    r"(?:prices?|costs?|value|fees?) (?:of|for|per)|[\w'’]{1,24} prices?(?=\W*$| (?:in|near|at|per|"
     r"usd|eur|gbp|cny|rmb)\b)|priced at|"
     r"what(?:'?s| is| are) [\w ']{2,40}? (?:worth|trading|selling)|"
     r"(?:dow|nasdaq|s&p ?500|ftse|nikkei|dax|jackpot|league table|top of the (?:table|league)|"
@@ -200,7 +201,7 @@ def _ages(text: str) -> bool:
     bare = _QUOTED.sub(" ", text)
     chinese = not bare.isascii()
     return any(
-        _english(part) or (chinese and _chinese(part.strip()))
+        (_LETTER.search(part) and _english(part)) or (chinese and _chinese(part.strip()))
         for part in _SENTENCE.split(bare)
         if part and not part.isspace()
     )
