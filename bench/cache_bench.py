@@ -37,6 +37,7 @@ SIZES = (10_000, 100_000, 1_000_000)
 SPREAD = 10_000  # partitions beside the one that holds everything
 CALLERS = (1, 16)
 RESTART = 10_000
+HIGH = 0.9
 TRAINED_ON = "made,pawsx_zh,banking77,clinc150"
 
 
@@ -86,7 +87,7 @@ def parser() -> argparse.ArgumentParser:
         "--trained-on", default=TRAINED_ON, metavar="A,B", help="sources not `left_out`"
     )
     made.add_argument(
-        "--high", type=float, default=0.9, metavar="C", help="cosine from which a veto loses a hit"
+        "--high", type=float, default=HIGH, metavar="C", help="cosine from which a veto loses a hit"
     )
     return made
 

@@ -168,7 +168,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         pairs = [pair for path in options.pairs for pair in read_pairs(path)]
         options.out.mkdir(parents=True, exist_ok=True)
         for name, prompts in streams(pairs, options.seed).items():
-            write_lines(options.out / f"{name}.jsonl", map(_line, prompts))
+            write_lines(options.out / f"{name}.jsonl", map(line_of, prompts))
             print(f"{name}: {_summary(prompts)}")
     except (OSError, ValueError) as fault:
         print(fault, file=sys.stderr)
@@ -176,7 +176,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     return 0
 
 
-def _line(prompt: Prompt) -> dict[str, str]:
+def line_of(prompt: Prompt) -> dict[str, str]:
+    """As it stands in a file."""
     return {
         "text": prompt.text,
         "class": prompt.class_,
