@@ -229,9 +229,7 @@ class EntryTable:
         columns["indexed"][new] = 0
         columns["shape"][new] = list(map(self._shape, block.tier, block.model, block.probabilities))
         if any(block.probabilities):
-            columns["probabilities"][new] = list(
-                map(self._values, rows.tolist(), block.probabilities)
-            )
+            columns["probabilities"][new] = self._all_values(start, block.probabilities)
         self._questions[new] = [text.encode("utf-8", "surrogatepass") for text in block.question]
         keys = (np.arange(1, count + 1, dtype=np.int64) + self._serial) << _ROW_BITS | rows
         columns["key"][new] = keys
@@ -300,6 +298,19 @@ class EntryTable:
         if len(values) > _PROBABILITIES:
             self._more[row] = tuple(values[_PROBABILITIES:])
         return (values + _NONE)[:_PROBABILITIES]
+
+    def _all_values(
+        self, start: int, probabilities: Sequence[Mapping[str, float]]
+    ) -> NDArray[np.float64] | list[list[float]]:
+        """`_values` for the rows from `start` on; where all are alike, as they mostly are, in
+        one go."""
+        sizes = set(map(len, probabilities))
+        size = max(sizes)
+        if len(sizes) > 1 or size > _PROBABILITIES:
+            return [self._values(row, given) for row, given in enumerate(probabilities, start)]
+        values = np.zeros((len(probabilities), _PROBABILITIES))
+        values[:, :size] = [[*given.values()] for given in probabilities]
+        return values
 
     def _source(self, row: int) -> Source:
         tier, model, names = self._shapes[self._columns["shape"][row]]

@@ -1,6 +1,6 @@
 """Follows the store: takes in what it holds at the start, then what its log tells.
 
-A start takes a `Table`'s rows in blocks where the store has one (a million entries in some 15
+A start takes a `Table`'s rows in blocks where the store has one (a million entries in some 17
 seconds of CPU), else the log from its beginning. Blocks are read in the store's own thread and
 taken in here in steps of a few milliseconds; between them requests are served, and what the log
 tells meanwhile is applied within FOLLOW_EVERY_S, so that a deletion acts while the rest is
@@ -29,7 +29,7 @@ FOLLOW_EVERY_S = 0.25  # a deletion elsewhere acts here within a second, with ro
 STALE_GRACE_S = 3600.0  # expired answers stay so long for the case that nobody else can answer
 _COLUMNS = tuple(field.name for field in fields(Block) if field.name != "last")
 _PAGE = 200
-_BLOCK = 500
+_BLOCK = 1_000
 
 
 class Follower:

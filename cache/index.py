@@ -164,6 +164,7 @@ class Arena:
             self._row_of.put_many(np.arange(new.start, new.stop, dtype=np.int32))
             for name, places in groups.items():
                 self._join(self._partition(name), np.array(places, np.int32) + np.int32(start))
+            self._owners[new] = [self._partitions[name] for name in partitions]
 
     def remove(self, key: int) -> None:
         """Does nothing for a key that is not there."""
@@ -285,8 +286,6 @@ class Arena:
         first = len(part.rows)
         self._positions[numbers] = np.arange(first, first + len(numbers), dtype=np.int32)
         part.rows.frombytes(numbers.tobytes())
-        for number in numbers.tolist():
-            self._owners[number] = part
         for codes in part.coded():
             codes.put(first, self._vectors(numbers))
 
