@@ -35,12 +35,18 @@ def turn(role: str, content: Any) -> dict[str, Any]:
     return {"role": role, "content": content}
 
 
-def test_known_fault_01_the_history_is_part_of_the_key(client: httpx.Client) -> None:
+@pytest.mark.parametrize(
+    ("opening", "leaning"),
+    [("Who is the CEO of {}?", "How old is he?"), ("{}的创始人是谁？", "他多大了？")],
+)
+def test_known_fault_01_the_history_is_part_of_the_key(
+    client: httpx.Client, opening: str, leaning: str
+) -> None:
     """GPTCache #8: only the last message was the key."""
 
     def chat(company: str) -> list[dict[str, Any]]:
-        first = turn("user", f"Who is the CEO of {company}?")
-        return [first, turn("assistant", "A man."), turn("user", "How old is he?")]
+        first = turn("user", opening.format(company))
+        return [first, turn("assistant", "A man."), turn("user", leaning)]
 
     for _ in range(2):
         ask(client, "", messages=chat("OpenAI"))
@@ -99,12 +105,21 @@ def test_known_fault_16_a_paraphrase_can_hit(client: httpx.Client, stored: str, 
     assert outcome(ask_until_cached(client, asked)) == "semantic-hit"
 
 
-def test_known_fault_06_07_the_system_prompt_is_part_of_the_key(client: httpx.Client) -> None:
+@pytest.mark.parametrize(
+    ("persona", "question"),
+    [
+        ("Answer in French.", "What is the capital of France?"),
+        ("用法语回答。", "法国的首都是哪里？"),
+    ],
+)
+def test_known_fault_06_07_the_system_prompt_is_part_of_the_key(
+    client: httpx.Client, persona: str, question: str
+) -> None:
     """semantic-router #3423, spring-ai #5256: personas shared answers."""
-    question = turn("user", "What is the capital of France?")
-    french = [turn("system", "Answer in French."), question]
+    plain = [turn("user", question)]
+    french = [turn("system", persona), *plain]
     assert outcome(ask(client, "", messages=french)) == "miss"
-    assert outcome(ask(client, "", messages=[question])) == "miss"
+    assert outcome(ask(client, "", messages=plain)) == "miss"
     assert outcome(ask(client, "", messages=french)) == "hit"
 
 
