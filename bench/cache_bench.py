@@ -12,7 +12,7 @@ import argparse
 import asyncio
 import json
 import sys
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -21,8 +21,7 @@ from tierway.bench import cache_pairs, cache_stream
 from tierway.bench.cache_rig import Setting
 from tierway.bench.labelled import read_pairs, read_stream, write_lines
 from tierway.bench.made_misses import DIFFERENT, made_misses
-from tierway.bench.vectors import Remembered
-from tierway.cache.embedders import BuiltinEmbedder, PairEmbedder, SentenceTransformersEmbedder
+from tierway.bench.vectors import Remembered, embedder_named
 from tierway.cache.opinion import ScriptedOpinion
 from tierway.policies.errors import CacheError, ConfigError
 from tierway.policies.protocols import Embedder
@@ -30,8 +29,6 @@ from tierway.policies.protocols import Embedder
 Configured = Callable[[str | None], tuple[Embedder, Setting]]
 """The embedder and the decision's settings of a configuration file, or of the defaults; raises
 ConfigError."""
-
-EMBEDDERS: Mapping[str, Callable[[], Embedder]] = {"use": BuiltinEmbedder, "pair": PairEmbedder}
 
 SIZES = (10_000, 100_000, 1_000_000)
 SPREAD = 10_000  # partitions beside the one that holds everything
@@ -57,11 +54,7 @@ def parser() -> argparse.ArgumentParser:
     what.add_argument("--speed", action="store_true", help="what the parts of a lookup cost")
     made.add_argument("--json", action="store_true", help="print one JSON object")
     made.add_argument("--config", metavar="F", help="take embedder and budget from this file")
-    made.add_argument(
-        "--embedder",
-        metavar="NAME",
-        help="builtin (the default), use, pair or a sentence-transformers model",
-    )
+    made.add_argument("--embedder", metavar="NAME", help="builtin (the default), use, or a model")
     made.add_argument("--max-error-rate", type=_budget, metavar="E", help="wrong among hits (0.02)")
     made.add_argument(
         "--second-opinion",
@@ -125,13 +118,12 @@ def _chosen(
             raise ValueError("--config is read by the tierway command only")
         embedder, setting = configured(options.config)
     if options.embedder and options.embedder != "builtin":
-        make = EMBEDDERS.get(options.embedder)
-        embedder = make() if make else SentenceTransformersEmbedder(options.embedder)
+        embedder = embedder_named(options.embedder)
     elif configured is not None and embedder is None:
         embedder, _ = configured(None)
     if options.max_error_rate is not None:
         setting = replace(setting, max_error_rate=options.max_error_rate)
-    return embedder or BuiltinEmbedder(), setting
+    return embedder or embedder_named(None), setting
 
 
 async def _run(options: argparse.Namespace, embedder: Embedder, setting: Setting) -> dict[str, Any]:

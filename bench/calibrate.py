@@ -1,244 +1,242 @@
-"""Chooses the cuts of policies/equivalence.py: `python -m tierway.bench.calibrate --out F`.
+"""`tierway cache calibrate`: fits the verifier (policies/verifier.py) to an encoder.
 
-For each language and relation the pairs that no veto refuses are sorted by cosine, and the
-lowest cut is taken at which the share of wrong pairs among those served is at most the target
-and its 95 % Wilson interval ends below twice the target. Where no cut does that, none is written
-and nothing is served. Lines are {a, b, same, source, lang} (.jsonl or .jsonl.gz); the pairs of
-made_pairs.py are added unless --no-made is given.
+Per language a logistic regression on the evidence of the pairs that no veto refuses, its signs
+fixed, drawn towards the weights of verifier_prior.py (a Gaussian prior, so the fit is the most
+probable weights given prior and pairs). The size of a cosine belongs to an encoder: closeness and
+bias are free to move, `--prior` says how far the others are.
 
-The error rate belongs to a set of pairs, half of them near misses by design; traffic has fewer
-near misses and more of what only looks alike, so measure on your own questions too.
+Lines are {a, b, same, source, lang} (.jsonl or .jsonl.gz). Without any, the pairs of made_pairs.py
+are taken: they are all near misses and frames, teach that a cosine proves nothing, and so serve
+equal words only. The probability is calibrated for a mix of pairs like those given: half near
+misses, as a rule, where traffic has few. `reached` tells, by folds that the fit did not see, what
+share of those served would be wrong.
+
+The shipped files are `--out policies/data/equivalence-ENCODER.npz` with `--plain en,zh` for the
+built-in pair, `--plain zh --embedder use` for USE alone, and `--plain en --languages en` for
+MiniLM through sentence-transformers.
 """
 
 from __future__ import annotations
 
 import argparse
 import asyncio
-import gzip
-import itertools
 import json
-import math
 import sys
-from collections import defaultdict
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
+import numpy as np
+
+from tierway.bench.labelled import Outcome, Pair, pair_figures, read_pairs
 from tierway.bench.made_pairs import made_pairs
-from tierway.cache.embedders import BuiltinEmbedder, SentenceTransformersEmbedder
-from tierway.policies.equivalence import Calibration, Equivalence, relation_of, veto
+from tierway.bench.vectors import Remembered, embedder_named
+from tierway.bench.verifier_prior import PRIORS
+from tierway.policies.equivalence import MAX_ERROR_RATE, veto
 from tierway.policies.errors import CacheError
+from tierway.policies.evidence import COLUMNS, FOR, compare
 from tierway.policies.protocols import Embedder
 from tierway.policies.questions import features
+from tierway.policies.verifier import Scale, Verifier
 
-TARGETS = (0.01, 0.02, 0.05)
-DEFAULT_TARGET = 0.02
-MIN_SERVED = 30
-BATCH = 256
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
 
-Pair = Mapping[str, Any]
+    Floats = NDArray[np.float64]
+
+FOLDS = 5
+MIN_PAIRS = 50
+FREE = 4.0  # standard deviation, in logits, of what belongs to the encoder
+STEPS = 400
+_SIGNS = np.array([1.0 if name in FOR else -1.0 for name in COLUMNS])
+_CLOSENESS = COLUMNS.index("closeness")
 
 
 @dataclass(frozen=True, slots=True)
-class Scored:
-    """A labelled pair with all that the cuts depend on; `veto` "" where none refuses it."""
+class Evidence:
+    """The pairs of one language that no veto refuses: values [n, columns], labels [n]."""
 
-    language: str
-    relation: str
-    veto: str
-    cosine: float
-    same: bool
+    pairs: tuple[Pair, ...]
+    values: Floats
+    same: Floats
 
 
-def wilson(wrong: int, served: int, z: float = 1.96) -> tuple[float, float]:
-    """95 % interval of a share (Wilson, 1927); (0, 1) without observations."""
-    if not served:
-        return 0.0, 1.0
-    share, square = wrong / served, z * z / served
-    centre = (share + square / 2) / (1 + square)
-    half = z * math.sqrt(share * (1 - share) / served + square / (4 * served)) / (1 + square)
-    return max(0.0, centre - half), min(1.0, centre + half)
-
-
-def read_pairs(path: Path, sources: frozenset[str] = frozenset()) -> list[dict[str, Any]]:
-    """Raises ValueError naming the line that is no pair."""
-    opened = gzip.open if path.suffix == ".gz" else open
-    pairs = []
-    with opened(path, "rt", encoding="utf-8") as lines:
-        for number, line in enumerate(lines, start=1):
-            try:
-                pair = json.loads(line)
-                if not (isinstance(pair["a"], str) and isinstance(pair["b"], str)):
-                    raise TypeError("a and b are texts")
-                pair["same"], pair["source"] = bool(pair["same"]), str(pair.get("source", ""))
-            except (ValueError, KeyError, TypeError) as fault:
-                raise ValueError(f"{path}:{number}: not a pair {{a, b, same, ...}}") from fault
-            if not sources or pair["source"] in sources:
-                pairs.append(pair)
-    return pairs
-
-
-async def cosines(pairs: Sequence[Pair], embedder: Embedder) -> list[float]:
-    import numpy as np
-
-    texts = sorted({pair[side] for pair in pairs for side in "ab"})
-    place = {text: at for at, text in enumerate(texts)}
-    rows = [await embedder.encode(texts[at : at + BATCH]) for at in range(0, len(texts), BATCH)]
-    vectors = np.concatenate(rows) if rows else np.empty((0, embedder.dim), np.float32)
-    return [float(vectors[place[pair["a"]]] @ vectors[place[pair["b"]]]) for pair in pairs]
-
-
-def scored(pairs: Sequence[Pair], similarities: Sequence[float]) -> list[Scored]:
-    found = []
-    for pair, cosine in zip(pairs, similarities, strict=True):
-        a, b = features(pair["a"]), features(pair["b"])
-        found.append(Scored(a.language, relation_of(a, b), veto(a, b), cosine, pair["same"]))
-    return found
-
-
-def cut(pairs: Iterable[Scored], target: float) -> dict[str, Any] | None:
-    """The lowest cosine that keeps the target, with what it reached; None where none does."""
-    best = None
-    served = wrong = 0
-    ordered = sorted(pairs, key=lambda pair: -pair.cosine)
-    for cosine, group in itertools.groupby(ordered, key=lambda pair: pair.cosine):
-        right = [pair.same for pair in group]
-        served, wrong = served + len(right), wrong + right.count(False)
-        low, high = wilson(wrong, served)
-        reached = wrong <= target * served and high <= 2 * target
-        if any(right) and served >= MIN_SERVED and reached:
-            best = {
-                "max_error_rate": target,
-                "cosine": math.floor(cosine * 1e4) / 1e4,
-                "served": served,
-                "wrong": wrong,
-                "ci95": [round(low, 4), round(high, 4)],
-            }
-    return best
-
-
-def calibrate(pairs: Sequence[Scored], encoder: str, targets: Sequence[float]) -> dict[str, Any]:
-    """The JSON that Calibration.parse reads."""
-    groups: dict[tuple[str, str], list[Scored]] = defaultdict(list)
+async def gather(pairs: Sequence[Pair], embedder: Embedder) -> dict[str, Evidence]:
+    """By language. `embedder` is started."""
+    texts = sorted({text for pair in pairs for text in (pair.a, pair.b) if embedder.fits(text)})
+    rows = await embedder.encode(texts)
+    vectors = dict(zip(texts, rows, strict=True))
+    known = {text: features(text) for text in texts}
+    groups: dict[str, list[tuple[Pair, tuple[float, ...]]]] = {}
     for pair in pairs:
-        if pair.language and not pair.veto:
-            groups[pair.language, pair.relation].append(pair)
-    languages: dict[str, dict[str, list[dict[str, Any]]]] = defaultdict(dict)
-    for (language, relation), group in sorted(groups.items()):
-        if levels := [level for target in targets if (level := cut(group, target))]:
-            languages[language][relation] = levels
-    return {"encoder": encoder, "languages": languages}
-
-
-def measure(
-    pairs: Sequence[Pair], similarities: Sequence[float], judge: Equivalence, encoder: str
-) -> dict[str, Any]:
-    """Recall and wrong per hit, whole and by source, language and kind."""
-    groups: dict[tuple[str, str], list[tuple[bool, bool]]] = defaultdict(list)
-    for pair, cosine in zip(pairs, similarities, strict=True):
-        serve = judge.judge(pair["b"], pair["a"], cosine, encoder).serve
-        language = pair.get("lang", "")
-        keys = [("", ""), ("by_source", pair["source"]), ("by_lang", language)]
-        if "kind" in pair:
-            keys.append(("by_kind", f"{language} {pair['kind']}"))
-        for key in keys:
-            groups[key].append((serve, pair["same"]))
-    report: dict[str, Any] = _figures(groups.pop(("", ""), []))
-    for (group, name), results in sorted(groups.items()):
-        report.setdefault(group, {})[name] = _figures(results)
-    return report
-
-
-def _figures(results: Sequence[tuple[bool, bool]]) -> dict[str, Any]:
-    same = sum(is_same for _, is_same in results)
-    right = sum(serve and is_same for serve, is_same in results)
-    wrong = sum(serve and not is_same for serve, is_same in results)
-    low, high = wilson(wrong, right + wrong)
+        if pair.a not in vectors or pair.b not in vectors:
+            continue
+        a, b = known[pair.a], known[pair.b]
+        if not veto(a, b):
+            cosine = float(vectors[pair.a] @ vectors[pair.b])
+            groups.setdefault(a.language, []).append((pair, compare(a, b, cosine)))
     return {
-        "n": len(results),
-        "recall": round(right / same, 4) if same else None,
-        "served": right + wrong,
-        "served_different": wrong,
-        "false_hit_rate": round(wrong / (right + wrong), 4) if right + wrong else 0.0,
-        "ci95": [round(low, 4), round(high, 4)],
+        language: Evidence(
+            tuple(pair for pair, _ in found),
+            np.array([values for _, values in found], np.float64),
+            np.array([pair.same for pair, _ in found], np.float64),
+        )
+        for language, found in groups.items()
+        if language in PRIORS
     }
 
 
-async def run(options: argparse.Namespace, embedder: Embedder) -> dict[str, Any]:
-    pairs: list[dict[str, Any]] = [] if options.no_made else made_pairs()
+def fit(values: Floats, same: Floats, prior: Scale, *, spread: float) -> Scale:
+    """The most probable weights: logistic loss plus half the squared distance from the prior in
+    standard deviations (`spread` times a weight's own size; FREE for closeness and bias)."""
+    start = np.array([*prior.weights, prior.bias])
+    deviation = np.maximum(0.3, np.abs(start)) * spread
+    deviation[[_CLOSENESS, -1]] = FREE
+    inputs = np.hstack([values, np.ones((len(values), 1))])
+    weights = start.copy()
+    lowest = _loss(inputs, same, weights, start, deviation)
+    for _ in range(STEPS):
+        # Along the slope, each weight by its own curvature, as far as the loss falls.
+        chance = _chance(inputs @ weights)
+        slope = inputs.T @ (chance - same) + (weights - start) / deviation**2
+        curve = (inputs**2).T @ (chance * (1 - chance)) + deviation**-2
+        length = 1.0
+        while length > 1e-4:
+            moved = weights - length * slope / curve
+            moved[:-1] = np.where(moved[:-1] * _SIGNS < 0, 0.0, moved[:-1])
+            loss = _loss(inputs, same, moved, start, deviation)
+            if loss < lowest:
+                break
+            length /= 2
+        else:
+            break
+        weights, lowest = moved, loss
+    return Scale(tuple(weights[:-1].tolist()), float(weights[-1]))
+
+
+def _chance(scores: Floats) -> Floats:
+    made: Floats = 1.0 / (1.0 + np.exp(-np.clip(scores, -50, 50)))
+    return made
+
+
+def _loss(inputs: Floats, same: Floats, weights: Floats, start: Floats, deviation: Floats) -> float:
+    scores = np.clip(inputs @ weights, -50, 50)
+    likely = np.logaddexp(0.0, scores) - same * scores
+    return float(likely.sum() + 0.5 * (((weights - start) / deviation) ** 2).sum())
+
+
+def reached(found: Evidence, prior: Scale, *, spread: float, target: float) -> list[Outcome]:
+    """What would be served of each fold by the fit to the others."""
+    fold = np.array([hash_of(pair) % FOLDS for pair in found.pairs])
+    outcomes = []
+    for number in range(FOLDS):
+        out = fold == number
+        if out.all() or not out.any():
+            continue
+        scale = fit(found.values[~out], found.same[~out], prior, spread=spread)
+        outcomes += [
+            Outcome(scale.probability(values) >= 1 - target, bool(same))
+            for values, same in zip(found.values[out], found.same[out], strict=True)
+        ]
+    return outcomes
+
+
+def hash_of(pair: Pair) -> int:
+    """The same for a pair in every run; pairs that share their first text share a fold."""
+    return sum(pair.a.encode("utf-8", "surrogatepass"))
+
+
+async def run(options: argparse.Namespace, embedder: Embedder) -> tuple[Verifier, dict[str, Any]]:
     sources = frozenset(filter(None, options.sources.split(",")))
+    languages = frozenset(filter(None, options.languages.split(",")))
+    by_rule = options.made or not options.pairs
+    pairs = [Pair(**line) for line in made_pairs()] if by_rule else []
     for path in options.pairs:
-        pairs += read_pairs(path, sources)
-    await embedder.start()
+        pairs += [pair for pair in read_pairs(path) if not sources or pair.source in sources]
+    remembered = Remembered(embedder, options.vectors_cache)
+    await remembered.start()
     try:
-        similarities = await cosines(pairs, embedder)
-        targets = sorted({*TARGETS, options.target})
-        made = calibrate(scored(pairs, similarities), embedder.id, targets)
-        judge = Equivalence([Calibration.parse(made)], max_error_rate=options.target)
-        made["data"] = sorted({pair["source"] for pair in pairs})
-        made["reached"] = measure(pairs, similarities, judge, embedder.id)
-        if options.measure:
-            others = read_pairs(options.measure)
-            found = await cosines(others, embedder)
-            return {**made, "measured": measure(others, found, judge, embedder.id)}
-        return made
+        found = await gather(pairs, remembered)
     finally:
-        await embedder.aclose()
+        await remembered.aclose()
+    scales, report = {}, {}
+    plain = options.plain.split(",")
+    for language, evidence in sorted(found.items()):
+        if languages and language not in languages:
+            continue
+        if len(evidence.pairs) < MIN_PAIRS or evidence.same.min() == evidence.same.max():
+            continue
+        prior = PRIORS[language]
+        if language in plain:
+            scales[language] = prior
+            continue
+        scales[language] = fit(evidence.values, evidence.same, prior, spread=options.prior)
+        report[language] = pair_figures(
+            reached(evidence, prior, spread=options.prior, target=options.target)
+        )
+    sources_read = ", ".join(sorted({pair.source for pair in pairs}))
+    about = "; ".join(
+        f"{language}: {'prior' if language in plain else sources_read}" for language in scales
+    )
+    return Verifier(embedder.id, scales, about), report
 
 
 def parser() -> argparse.ArgumentParser:
     made = argparse.ArgumentParser(prog="tierway cache calibrate", description=__doc__)
     made.add_argument("--pairs", type=Path, action="append", default=[], help="labelled pairs")
     made.add_argument("--sources", default="", help="use only these sources of the pairs: a,b")
-    made.add_argument("--no-made", action="store_true", help="leave out the pairs made by rule")
-    made.add_argument("--model", help="a sentence-transformers model instead of the built-in one")
-    made.add_argument("--target", type=float, default=DEFAULT_TARGET, help="wrong among served")
-    made.add_argument("--measure", type=Path, help="pairs to measure on, not to fit")
-    made.add_argument("--out", type=Path, help="file to write the calibration to")
+    made.add_argument("--languages", default="", help="fit only these: en,zh")
+    made.add_argument("--made", action="store_true", help="add the pairs made by rule")
+    made.add_argument("--plain", default="", help="take these languages' prior as it is: en,zh")
+    made.add_argument("--embedder", metavar="NAME", help="builtin (default), use, or a model")
+    made.add_argument("--prior", type=float, default=0.3, help="spread of the prior: 0.3")
+    made.add_argument(
+        "--target", type=float, default=MAX_ERROR_RATE, help="wrong among served, for the report"
+    )
+    made.add_argument("--vectors-cache", type=Path, metavar="DIR", help="keep vectors there")
+    made.add_argument("--out", type=Path, help="file (.npz) to write the verifier to")
     made.add_argument("--json", action="store_true", help="print one JSON object")
     return made
 
 
 def main(argv: Sequence[str] | None = None, embedder: Embedder | None = None) -> int:
-    """0 done, 1 failed or nothing reached the target, 2 wrong use."""
+    """0 done, 1 failed or too few pairs, 2 wrong use."""
     options = parser().parse_args(argv)
     if not 0 < options.target < 0.5:
-        print("--target must be above 0 and below 0.5", file=sys.stderr)
+        print(f"--target {options.target}: must be above 0 and below 0.5", file=sys.stderr)
         return 2
-    chosen = embedder or (
-        SentenceTransformersEmbedder(options.model) if options.model else BuiltinEmbedder()
-    )
+    if not 0 < options.prior < 100:
+        print(f"--prior {options.prior}: must be above 0 and below 100", file=sys.stderr)
+        return 2
+    chosen = embedder or embedder_named(options.embedder)
     try:
-        result = asyncio.run(run(options, chosen))
+        verifier, report = asyncio.run(run(options, chosen))
+        if options.out and verifier.scales:
+            verifier.write(options.out)
     except (OSError, ValueError) as fault:
         print(fault, file=sys.stderr)
         return 2
     except CacheError as fault:
         print(fault.public, file=sys.stderr)
         return 1
-    if options.out:
-        stored = {key: value for key, value in result.items() if key != "measured"}
-        text = json.dumps(stored, ensure_ascii=False, indent=1)
-        options.out.write_text(text + "\n", encoding="utf-8")
+    result = {"encoder": verifier.encoder, "data": verifier.about, "reached": report}
+    result["weights"] = {
+        language: {**dict(zip(COLUMNS, scale.weights, strict=True)), "bias": scale.bias}
+        for language, scale in verifier.scales.items()
+    }
     print(json.dumps(result, ensure_ascii=False) if options.json else _table(result))
-    return 0 if result["languages"] else 1
+    return 0 if verifier.scales else 1
 
 
 def _table(result: Mapping[str, Any]) -> str:
-    lines = [f"encoder {result['encoder']}, data {', '.join(result['data'])}"]
-    for language, relations in result["languages"].items():
-        for relation, levels in relations.items():
-            for level in levels:
-                lines.append(
-                    f"{language} {relation:6} target {level['max_error_rate']:.3f}"
-                    f" cosine {level['cosine']:.4f}"
-                    f" wrong {level['wrong']}/{level['served']} {level['ci95']}"
-                )
-    for name in ("reached", "measured"):
-        for group in ("by_lang", "by_source", "by_kind"):
-            for key, row in result.get(name, {}).get(group, {}).items():
-                lines.append(f"{name} {key}: {row}")
+    lines = [f"encoder {result['encoder']}, pairs: {result['data']}"]
+    for language, figures in result["reached"].items():
+        lines.append(f"{language} on folds left out: {figures}")
+        weights = result["weights"][language]
+        lines += [f"  {name:16}{value:+8.3f}" for name, value in weights.items()]
+    if not result["reached"]:
+        lines.append(f"too few pairs: a language needs {MIN_PAIRS}, some the same, some not")
     return "\n".join(lines)
 
 

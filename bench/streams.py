@@ -1,6 +1,7 @@
 """Streams of prompts made from labelled pairs: `python -m tierway.bench.streams --pairs F --out D`.
 
-A class is a connected component of the pairs labelled as the same. Two mixes, for each language:
+A class is a connected component of the pairs labelled as the same and of texts that differ in
+punctuation and case only. Two mixes, for each language:
 
     dense     every distinct text once, shuffled; all labelled near misses are in it
     natural   one prompt in twenty is new and has a labelled near miss before it; one in six says
@@ -16,6 +17,7 @@ from __future__ import annotations
 
 import argparse
 import random
+import re
 import sys
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping, Sequence
@@ -39,10 +41,11 @@ class Classes:
         for pair in pairs:
             self._join(pair)
         names: dict[str, str] = {}
-        for text in self._parent:
+        texts = [text for text in self._parent if not text.startswith("\0")]
+        for text in texts:
             names.setdefault(self._root(text), f"c{len(names)}")
         of_pair = {text: (pair.source, pair.lang) for pair in pairs for text in (pair.b, pair.a)}
-        for text in self._parent:
+        for text in texts:
             self.prompts[text] = Prompt(text, names[self._root(text)], *of_pair[text])
         self.members: dict[str, list[Prompt]] = defaultdict(list)
         for prompt in self.prompts.values():
@@ -57,6 +60,10 @@ class Classes:
     def _join(self, pair: Pair) -> None:
         for text in (pair.a, pair.b):
             self._parent.setdefault(text, text)
+            # Punctuation and case ask nothing: no label tells such texts apart, nor joins them.
+            plain = "\0" + re.sub(r"[\W_]", "", text.lower())
+            self._parent.setdefault(plain, plain)
+            self._parent[self._root(plain)] = self._root(text)
         if pair.same:
             self._parent[self._root(pair.a)] = self._root(pair.b)
 

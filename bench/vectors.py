@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from tierway.cache.embedders import BuiltinEmbedder, PairEmbedder, SentenceTransformersEmbedder
 from tierway.policies.protocols import Embedder
 
 if TYPE_CHECKING:
@@ -92,6 +93,13 @@ class Remembered:
         made = file.with_name(f"{file.stem}.{os.getpid()}.npz")
         np.savez(made, keys=keys, vectors=np.stack(list(self._known.values())))
         made.replace(file)
+
+
+def embedder_named(name: str | None) -> Embedder:
+    """`builtin` (or None), `use` for USE alone, else a sentence-transformers model."""
+    if name in (None, "", "builtin"):
+        return PairEmbedder()
+    return BuiltinEmbedder() if name == "use" else SentenceTransformersEmbedder(str(name))
 
 
 def _key(text: str) -> bytes:

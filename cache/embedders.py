@@ -154,7 +154,8 @@ class SentenceTransformersEmbedder:
 
     @property
     def id(self) -> str:
-        return f"sentence-transformers-{self._name}"
+        # The same model whether loaded by its name on a hub or from a folder of that name.
+        return f"sentence-transformers-{Path(self._name).name}"
 
     @property
     def dim(self) -> int:

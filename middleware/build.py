@@ -68,7 +68,7 @@ CLASSES: Mapping[str, str] = {
     "index.faiss": "tierway.cache.index:Arena",
     "index.redis": "tierway.cache.redis_index:RedisIndex",
     "index.elsewhere": "tierway.cache.remote:NoIndex",
-    "embedder.builtin": "tierway.cache.embedders:BuiltinEmbedder",
+    "embedder.builtin": "tierway.cache.embedders:PairEmbedder",
     "embedder.openai": "tierway.cache.remote_embedder:OpenAIEmbedder",
     "embedder.sentence-transformers": "tierway.cache.embedders:SentenceTransformersEmbedder",
     "opinion.cross_encoder": "tierway.cache.opinion:CrossEncoderOpinion",

@@ -124,7 +124,18 @@ _SYNONYMS = entries("""
     center:centre favorite:favourite
     """)
 SYNONYMS = {word: row.split(":")[0] for row in _SYNONYMS for word in row.split(":")[1].split(",")}
+_VERBS = entries("""
+    win:won come:came become:became make:made get:got,gotten go:went,gone buy:bought bring:brought
+    think:thought teach:taught catch:caught build:built send:sent spend:spent keep:kept sleep:slept
+    sell:sold tell:told give:gave,given take:took,taken write:wrote,written eat:ate,eaten
+    drink:drank,drunk speak:spoke,spoken choose:chose,chosen know:knew,known grow:grew,grown
+    begin:began,begun run:ran drive:drove,driven forget:forgot,forgotten lose:lost find:found
+    hear:heard hold:held pay:paid say:said see:saw,seen stand:stood understand:understood feel:felt
+    fly:flew,flown break:broke,broken steal:stole,stolen
+    """)
 IRREGULAR = {
+    form: row.split(":")[0] for row in _VERBS for form in row.split(":")[1].split(",")
+} | {
     "children": "child", "men": "man", "women": "woman", "feet": "foot", "mice": "mouse",
     "teeth": "tooth", "lives": "life", "wives": "wife", "knives": "knife", "leaves": "leave",
 }  # fmt: skip
@@ -161,3 +172,23 @@ CASED = frozenset(
     ford lincoln
     """)
 )
+# Words that seldom decide what a question asks for.
+LIGHT = frozenset(
+    entries("""
+    good great nice best way thing stuff kind type sort people person human life world today day
+    time really truly actually still ever even much many more most very some possible possibly able
+    make do want need use know think feel find say tell see look go come take keep start begin try
+    help work give become main major important different common certain general various particular
+    amazing awesome cool top right proper correct recommend suggest suggestion idea tip advice
+    example list fact reason place anyone everyone somebody thing lot little bit currently nowadays
+    successful easily quickly effective effectively simple simply basic basics total
+    """)
+)
+# What two forms of one word may end on, after what they share.
+ENDINGS = frozenset(
+    entries("""
+    s es ed d ing er or ers ion tion ation al ly ment ness ity ty ive ful ous y e ence ance ant ent
+    able ible ic ical ist ism ize ise ling ning ting ping ming ring ding ged ted ped ned ry ature
+    ings ization isation ators ator sion ssion
+    """)
+) | {""}

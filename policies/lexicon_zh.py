@@ -68,3 +68,14 @@ PERSONS = {"我": 1, "咱": 1, "俺": 1, "你": 2, "您": 2, "他": 3, "她": 4,
 DIRECTION = re.compile(
     r"到|去|至|比|给|被|把|换成|换|转|向|对|从|往|变|兑|等于|除以|让|叫|追|打|喜欢|爱"
 )
+# Characters that seldom decide what a question asks for.
+LIGHT = frozenset(
+    "啊呀呢吗嘛吧哦噢嗯哈么的了着过地得是有会能可以要想请帮给一下个种些点都也就才还又再很太更最真好真"
+)
+# 红茶和绿茶的区别: a noun that asks by itself.
+ASKED_NOUNS = tuple(
+    entries("""
+    区别 不同 差别 差异 意思 含义 定义 方法 做法 步骤 办法 原因 理由 作用 功效 好处 坏处 优点 缺点
+    作者 首都 读音 翻译 用法 例子 历史 特点
+    """)
+)

@@ -21,7 +21,7 @@ from tierway.policies.quantities import PLACE, quantities
 from tierway.policies.units import EN_DATES, ZH_DATE
 
 _EN_TOKEN = re.compile(rf"[a-zß-ɏ][a-zß-ɏ'+#.]*[a-zß-ɏ+#]|[a-zß-ɏ]|{PLACE}")
-_ZH_LATIN = re.compile(r"[a-z0-9+#.]+")
+_ZH_LATIN = re.compile(r"[a-z0-9ß-ɏ+#.]+")
 _LITERAL = re.compile(
     r"`[^`]+`|\"[^\"]{1,80}\"|“[^”]{1,80}”|「[^」]{1,80}」|《[^》]{1,80}》|'(?<!\w')[^']{2,80}'(?!\w)|"
     r"https?://\S+|\S+@\S+\.\w+|-(?<!\w-)-?[a-z][\w-]+|(?=[.~/])(?<!\w)[.~]{0,2}/[\w./-]+|"
@@ -50,8 +50,8 @@ _ZH_OPERANDS = re.compile(
 )
 _ZH_OPERATOR = re.compile("[和与跟还]")
 # Latin words whole, Chinese by character: no segmenter agrees with itself on paraphrases.
-_ZH_WORD = re.compile(rf"[a-z0-9+#.]+|[\u3400-\u9fff]|{PLACE}")
-_ZH_PIECE = re.compile(rf"[a-z0-9+#.]+|[\u3400-\u9fff]|{PLACE}|〈\w+〉")
+_ZH_WORD = re.compile(rf"[a-z0-9ß-ɏ+#.]+|[\u3400-\u9fff]|{PLACE}")
+_ZH_PIECE = re.compile(rf"[a-z0-9ß-ɏ+#.]+|[\u3400-\u9fff]|{PLACE}|〈\w+〉")
 LONGEST = 500
 """Characters; the patterns above take up to quadratic time."""
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import math
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import Any
 
@@ -10,7 +11,9 @@ import orjson
 
 from tierway.policies.equivalence import Verdict
 from tierway.policies.errors import GatewayError
+from tierway.policies.evidence import COLUMNS, closeness
 from tierway.policies.types import Ask, Call, Controls, Head, Source, Turn, Usage
+from tierway.policies.verifier import Scale, Verifier
 
 JSON = ((b"content-type", b"application/json"),)
 EVENTS = ((b"content-type", b"text/event-stream"),)
@@ -27,6 +30,24 @@ class FakeClock:
 
     def advance(self, seconds: float) -> None:
         self.now += seconds
+
+
+def plain_verifier(
+    cosine: float = 0.9,
+    *,
+    encoder: str = "scripted",
+    error_rate: float = 0.01,
+    slope: float = 1.5,
+    languages: Sequence[str] = ("en",),
+) -> Verifier:
+    """Sure but for `error_rate` of questions of equal words from this cosine on, and of no
+    others; with a slope of 0 at any cosine."""
+    equal = 20.0
+    weights = {"closeness": slope, "same-words": equal}
+    sure = math.log((1 - error_rate) / error_rate)
+    bias = sure - equal - slope * closeness(cosine) + 1e-6
+    scale = Scale(tuple([weights.get(name, -1e-9) for name in COLUMNS]), bias)
+    return Verifier(encoder, dict.fromkeys(languages, scale))
 
 
 def make_call(

@@ -22,7 +22,11 @@ JUDGE = Equivalence.shipped()
 BUILTIN = next(
     made.id for made in (BuiltinEmbedder(), PairEmbedder()) if JUDGE.calibrated(made.id, "en")
 )
-FRANCE = ["What is the capital of France?", "what is the capital of france", "France's capital?"]
+FRANCE = [
+    "What is the capital of France?",
+    "what is the capital of france",
+    "Who chose a capital for France?",
+]
 HEIGHT = ["How tall is Mount Everest?", "how tall is mount everest"]
 BREAD = ["How long does bread keep fresh?", "how long does bread keep fresh"]
 GERMANY = "What is the capital of Germany?"

@@ -1,91 +1,104 @@
-"""Calibration: cuts keep their target, files round-trip, wrong use is named."""
+"""Calibration: what is fitted follows its pairs, files round-trip, wrong use is named."""
 
 from __future__ import annotations
 
 import gzip
-import hashlib
 import json
+import random
 from pathlib import Path
 
+import numpy as np
 import pytest
 
-from tierway.bench.calibrate import Scored, cut, main, read_pairs, wilson
+from tierway.bench.calibrate import fit, main
 from tierway.bench.made_pairs import made_pairs
+from tierway.bench.verifier_prior import PRIORS
 from tierway.cache.embedders import ScriptedEmbedder
-from tierway.policies.equivalence import Calibration, Equivalence, features, relation_of, veto
+from tierway.policies.equivalence import Equivalence, veto
+from tierway.policies.evidence import COLUMNS
+from tierway.policies.questions import features
+from tierway.policies.verifier import Scale, Verifier
+
+SPREAD = 0.3
 
 
-def hashed(text: str) -> list[float]:
-    """All texts near each other, so that the rules decide and the cut is the lowest pair."""
-    digest = hashlib.sha256(text.encode()).digest()
-    return [10.0, digest[0] / 255, digest[1] / 255]
+def near(text: str) -> list[float]:
+    """All texts near each other, the more so the more letters they share."""
+    return [4.0, *(text.lower().count(letter) / len(text) for letter in "aeinost")]
 
 
-def embedder(**options: object) -> ScriptedEmbedder:
-    return ScriptedEmbedder({}, dim=3, otherwise=hashed, **options)  # type: ignore[arg-type]
+def embedder() -> ScriptedEmbedder:
+    return ScriptedEmbedder({}, dim=8, otherwise=near)
 
 
-def pairs(right: int, wrong: int, cosine: float) -> list[Scored]:
-    return [Scored("en", "equal", "", cosine, at < right) for at in range(right + wrong)]
+def evidence(size: int, **columns: float) -> np.ndarray:
+    made = np.zeros((size, len(COLUMNS)))
+    for name, value in columns.items():
+        made[:, COLUMNS.index(name.replace("_", "-"))] = value
+    return made
 
 
-def test_wilson_interval() -> None:
-    assert wilson(0, 0) == (0.0, 1.0)
-    low, high = wilson(2, 66)
-    assert (round(low, 4), round(high, 4)) == (0.0083, 0.1039)
-    assert wilson(0, 100)[0] == 0.0
-    assert wilson(100, 100)[1] == pytest.approx(1.0)
+def test_without_pairs_the_prior_stands() -> None:
+    found = fit(evidence(0), np.zeros(0), PRIORS["en"], spread=SPREAD)
+    assert found.weights == pytest.approx(PRIORS["en"].weights)
+    assert found.bias == pytest.approx(PRIORS["en"].bias)
 
 
-def test_the_cut_is_the_lowest_that_keeps_the_target() -> None:
-    found = cut(pairs(200, 0, 0.95) + pairs(20, 1, 0.9) + pairs(10, 30, 0.8), 0.02)
-    assert found is not None
-    assert (found["cosine"], found["served"], found["wrong"]) == (0.9, 221, 1)
+def test_the_fit_follows_its_pairs_and_keeps_the_signs() -> None:
+    rng = random.Random(3)
+    values = evidence(2000, closeness=3.0, added=1.0)
+    values[1000:, COLUMNS.index("added")] = 0.0
+    same = np.array([rng.random() < (0.2 if at < 1000 else 0.9) for at in range(2000)], float)
+    found = fit(values, same, PRIORS["en"], spread=SPREAD)
+    assert found.probability(values[0]) == pytest.approx(0.2, abs=0.08)
+    assert found.probability(values[-1]) == pytest.approx(0.9, abs=0.06)
+    turned = fit(values, 1 - same, PRIORS["en"], spread=100.0)
+    assert turned.weights[COLUMNS.index("added")] == 0.0
 
 
-def test_no_cut_where_the_target_or_the_evidence_is_missing() -> None:
-    assert cut(pairs(90, 10, 0.95), 0.02) is None
-    assert cut(pairs(29, 0, 0.95), 0.05) is None
-    assert cut([], 0.02) is None
+def test_an_encoder_of_other_cosines_moves_the_bias() -> None:
+    """Where different questions stand at 0.95, that cosine proves nothing."""
+    values = np.vstack([evidence(300, closeness=3.0), evidence(300, closeness=4.2)])
+    same = np.array([0.0] * 300 + [1.0] * 300)
+    found = fit(values, same, PRIORS["en"], spread=SPREAD)
+    assert found.probability(values[0]) < 0.1
+    assert found.probability(values[-1]) > 0.9
 
 
-def test_pairs_of_one_cosine_stand_or_fall_together() -> None:
-    assert cut(pairs(200, 0, 0.9) + pairs(0, 20, 0.9), 0.02) is None
-
-
-def test_made_pairs_are_fixed_labelled_and_told_apart_by_the_rules() -> None:
+def test_made_pairs_are_fixed_labelled_and_seldom_lost_to_vetoes() -> None:
     lines = made_pairs()
     assert lines == made_pairs()
     assert len(lines) > 2500
     for language in ("en", "zh"):
-        ours = [line for line in lines if line["lang"] == language]
-        equal = [
-            line
-            for line in ours
-            if not veto(a := features(line["a"]), b := features(line["b"]))
-            and relation_of(a, b) == "equal"
-        ]
-        assert all(line["same"] for line in equal)
-        assert len(equal) > 0.7 * sum(line["same"] for line in ours)
+        same = [line for line in lines if line["lang"] == language and line["same"]]
+        lost = [line for line in same if veto(features(line["a"]), features(line["b"]))]
+        assert len(lost) <= 0.03 * len(same)
 
 
-def test_the_file_it_writes_is_a_calibration(
+def test_the_file_it_writes_is_a_verifier(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    out = tmp_path / "cuts.json"
-    extra = tmp_path / "pairs.jsonl.gz"
+    out, extra = tmp_path / "made.npz", tmp_path / "pairs.jsonl.gz"
     line = {"a": "What is rust?", "b": "what is rust", "same": True, "source": "own", "lang": "en"}
     with gzip.open(extra, "wt") as file:
         file.write(json.dumps(line) + "\n")
-    argv = ["--pairs", str(extra), "--measure", str(extra), "--out", str(out), "--json"]
+    argv = ["--pairs", str(extra), "--made", "--out", str(out), "--json"]
     assert main(argv, embedder()) == 0
     printed = json.loads(capsys.readouterr().out)
-    assert printed["data"] == ["made", "own"]
-    assert printed["measured"]["by_source"]["own"]["recall"] == 1.0
-    stored = json.loads(out.read_text())
-    assert "measured" not in stored
-    judge = Equivalence([Calibration.parse(stored)])
+    assert printed["data"] == "en: made, own; zh: made, own"
+    assert printed["reached"]["en"]["false_hit_rate"] < 0.05
+    assert set(printed["weights"]["en"]) == {*COLUMNS, "bias"}
+    judge = Equivalence([Verifier.read(out)])
     assert judge.judge("What is rust?", "what is rust", 0.999, "scripted").serve
+    assert not judge.judge("What is rust?", "Who found rust?", 0.999, "scripted").serve
+
+
+def test_a_prior_can_be_written_as_it_is(tmp_path: Path) -> None:
+    out = tmp_path / "made.npz"
+    assert main(["--plain", "en,zh", "--out", str(out)], embedder()) == 0
+    assert Verifier.read(out).scales == PRIORS
+    assert main(["--plain", "en", "--languages", "en", "--out", str(out)], embedder()) == 0
+    assert Verifier.read(out) == Verifier("scripted", {"en": PRIORS["en"]}, "en: prior")
 
 
 def test_wrong_use_and_failures_have_their_exit_codes(
@@ -97,16 +110,26 @@ def test_wrong_use_and_failures_have_their_exit_codes(
     assert "bad.jsonl:1" in capsys.readouterr().err
     assert main(["--pairs", str(tmp_path / "none")], embedder()) == 2
     assert main(["--target", "0.9"], embedder()) == 2
+    assert main(["--prior", "0"], embedder()) == 2
+    assert "--prior 0.0: must be" in capsys.readouterr().err
     assert main([], ScriptedEmbedder({})) == 1
     bad.write_text('{"a": "x", "b": "y", "same": true, "source": "s"}\n')
-    assert main(["--pairs", str(bad), "--no-made"], embedder()) == 1
-    assert "encoder scripted" in capsys.readouterr().out
+    assert main(["--pairs", str(bad)], embedder()) == 1
+    assert "too few pairs" in capsys.readouterr().out
 
 
-def test_sources_can_be_chosen(tmp_path: Path) -> None:
+def test_sources_can_be_chosen(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     file = tmp_path / "p.jsonl"
+    rows = [{"a": f"What is x{n}?", "b": f"what is x{n}", "same": n % 2} for n in range(120)]
     file.write_text(
-        "".join(json.dumps({"a": "x", "b": "y", "same": 1, "source": s}) + "\n" for s in "pq")
+        "".join(json.dumps({**row, "source": "pq"[at % 2]}) + "\n" for at, row in enumerate(rows))
     )
-    assert [pair["source"] for pair in read_pairs(file, frozenset("q"))] == ["q"]
-    assert len(read_pairs(file)) == 2
+    argv = ["--pairs", str(file), "--json"]
+    assert main([*argv, "--sources", "q"], embedder()) == 1
+    assert main(argv, embedder()) == 0
+    assert json.loads(capsys.readouterr().out.splitlines()[-1])["reached"]["en"]["n"] == 120
+
+
+def test_a_scale_needs_all_its_weights() -> None:
+    with pytest.raises(ValueError, match="must be"):
+        Scale((1.0,), 0.0)

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from fakes import FakeClock, completion, make_call
+from fakes import FakeClock, completion, make_call, plain_verifier
 
 from tierway.cache.embedders import ScriptedEmbedder
 from tierway.cache.feedback import Answered, Feedback, Outcome
@@ -20,7 +20,7 @@ from tierway.cache.semantic import SemanticCache
 from tierway.cache.sqlite_store import SqliteStore
 from tierway.cache.store import Selection
 from tierway.policies.cacheability import CacheRules, lookup
-from tierway.policies.equivalence import Calibration, Equivalence, Level
+from tierway.policies.equivalence import Equivalence
 from tierway.policies.errors import CacheError
 from tierway.policies.protocols import CacheStore, Note
 from tierway.policies.types import Source
@@ -29,7 +29,7 @@ FRANCE = "What is the capital of France?"
 FRANCE_TOO = "What's France's capital?"
 FRANCE_THREE = "what's the capital of France"
 VECTORS = {FRANCE: [1.0, 0.0], FRANCE_TOO: [1.0, 0.05], FRANCE_THREE: [1.0, 0.03]}
-CALIBRATION = Calibration("scripted", {"en": {"equal": (Level(0.01, 0.9),)}})
+VERIFIER = plain_verifier()
 NOW_AT = 1_700_000_000.0
 
 
@@ -49,7 +49,7 @@ class Gateway:
             store,
             embedder=ScriptedEmbedder(VECTORS, otherwise=lambda _: [0.0, 1.0]),
             index=Arena(2),
-            equivalence=Equivalence([CALIBRATION]),
+            equivalence=Equivalence([VERIFIER]),
             wall=wall,
             lessons=Lessons(0.02, wall),
         )

@@ -9,7 +9,7 @@ from typing import Any
 
 import orjson
 import pytest
-from fakes import FakeClock, completion, make_call
+from fakes import FakeClock, completion, make_call, plain_verifier
 
 from tierway.cache.embedders import ScriptedEmbedder
 from tierway.cache.index import Arena
@@ -19,16 +19,17 @@ from tierway.cache.memory_store import MemoryStore
 from tierway.cache.semantic import SemanticCache
 from tierway.cache.store import Selection
 from tierway.policies.cacheability import CacheRules, lookup
-from tierway.policies.equivalence import Calibration, Equivalence, Level
+from tierway.policies.equivalence import Equivalence
 from tierway.policies.errors import CacheError
 from tierway.policies.protocols import Entry
 from tierway.policies.types import CacheControl, Call, Controls, Source
+from tierway.policies.verifier import Verifier
 
 FRANCE = "What is the capital of France?"
 FRANCE_TOO = "What's France's capital?"
 GERMANY = "What is the capital of Germany?"
 VECTORS = {FRANCE: [1.0, 0.0], FRANCE_TOO: [1.0, 0.05], GERMANY: [1.0, 0.04]}
-CALIBRATION = Calibration("scripted", {"en": {"equal": (Level(0.01, 0.9),)}})
+VERIFIER = plain_verifier()
 SOURCE = Source("small", "m", "m@a:1", {"small": 0.8, "large": 0.9})
 SHORT = CacheControl(max_age_s=30)
 
@@ -49,7 +50,7 @@ class Rig:
         self,
         *,
         embedder: ScriptedEmbedder | None = None,
-        calibrations: tuple[Calibration, ...] = (CALIBRATION,),
+        verifiers: tuple[Verifier, ...] = (VERIFIER,),
         with_embedder: bool = True,
         **options: Any,
     ) -> None:
@@ -61,7 +62,7 @@ class Rig:
             self.store,
             embedder=self.embedder,
             index=self.index,
-            equivalence=Equivalence(calibrations),
+            equivalence=Equivalence(verifiers),
             wall=self.wall,
             **options,
         )
@@ -144,7 +145,7 @@ def test_other_words_hit_with_their_cosine_and_what_was_made_is_handed_on() -> N
         assert (found.reason, found.hit.similarity) == ("equal", pytest.approx(0.9987, abs=3e-3))
         assert found.vector is not None
         miss = await rig.find(GERMANY)
-        assert (miss.hit, miss.reason) == (None, "names")
+        assert (miss.hit, miss.reason) == (None, "replaced")
         assert rig.embedder is not None
         calls = len(rig.embedder.texts)
         await rig.keep(GERMANY, found=miss)
@@ -218,7 +219,7 @@ def test_why_nothing_was_looked_for_by_meaning() -> None:
 
     run(main)
     run(exact_only, Rig(with_embedder=False))
-    run(uncalibrated, Rig(calibrations=()))
+    run(uncalibrated, Rig(verifiers=()))
 
 
 def test_what_only_its_own_words_may_find_gets_no_vector() -> None:
@@ -247,8 +248,8 @@ def test_known_fault_03_the_ends_of_the_error_rate_mean_what_they_say() -> None:
             assert (await rig.find(asked(FRANCE_TOO, max_error_rate=rate))).hit is None
 
     run(main)
-    unsure = Calibration("scripted", {"en": {"equal": (Level(0.5, 0.0),)}})
-    run(strict, Rig(calibrations=(unsure,)))
+    unsure = plain_verifier(error_rate=0.5, slope=0.0)
+    run(strict, Rig(verifiers=(unsure,)))
 
 
 @pytest.mark.parametrize(
@@ -430,7 +431,7 @@ def test_a_restart_finds_what_was_kept() -> None:
             rig.store,
             embedder=again.embedder,
             index=Arena(2),
-            equivalence=Equivalence([CALIBRATION]),
+            equivalence=Equivalence([VERIFIER]),
             wall=rig.wall,
         )
         await again.cache.start()

