@@ -2,8 +2,8 @@
 
 A model costs a text less in company: its weights are read once for all. A text that comes while
 nothing runs starts at once; what comes while a call runs goes into the next one, as far as there
-is room. Callers that were answered together tend to ask again together, so after a call with
-company the next waits `gather_s` at most for as many as the last one had.
+is room. Callers that were answered tend to ask again, so where others wait too the next call
+waits for them, `gather_s` at most: four callers would otherwise take turns in pairs.
 
 Who asks for a few texts waits for them; who asks for many is storing. The former go first and the
 latter get a quarter of each call, or a whole one when nobody waits: a text that somebody waits
@@ -116,7 +116,8 @@ class Lane(Generic[Row]):
             batch = self._take()
             if not batch:
                 return
-            task = asyncio.get_running_loop().create_task(self._call(batch))
+            call = self._call(batch, full=self.queued > 0)
+            task = asyncio.get_running_loop().create_task(call)
             self._running.add(task)
             task.add_done_callback(self._ended)
 
@@ -125,7 +126,7 @@ class Lane(Generic[Row]):
         self._start_calls()
 
     def _gathers(self) -> bool:
-        """True while the company of the last call is waited for."""
+        """True while company is waited for."""
         loop = asyncio.get_running_loop()
         left_s = self._gathers_until_s - loop.time()
         if left_s <= 0 or self.queued >= self._company:
@@ -166,15 +167,16 @@ class Lane(Generic[Row]):
             yield ask, ask.taken
             ask.taken += 1
 
-    async def _call(self, batch: list[_Place[Row]]) -> None:
+    async def _call(self, batch: list[_Place[Row]], *, full: bool) -> None:
         try:
             await self._answer(batch)
         except asyncio.CancelledError:
             for ask, _ in batch:
                 ask.fail("the encoder is closed")
             raise
-        if len(batch) > 1:
-            self._company = len(batch)
+        # Whoever was answered, and who waits already; a full call is followed at once.
+        self._company = 0 if full else min(len(batch) + self.queued, self._room.texts)
+        if self._company > 1:
             self._gathers_until_s = asyncio.get_running_loop().time() + self._gather_s
 
     async def _answer(self, batch: list[_Place[Row]]) -> None:

@@ -89,22 +89,36 @@ def test_what_comes_during_a_call_shares_the_next() -> None:
     run(test)
 
 
-def test_a_call_with_company_is_followed_by_one_that_waits_for_it() -> None:
+def test_who_was_answered_is_waited_for_when_others_wait_too() -> None:
     async def test(model: Model, lane: Lane[int]) -> None:
         model.free.clear()
-        waiting = asks(lane, ["first"], ["a"], ["b"], ["c"])
+        (first,) = asks(lane, ["first"])
+        await turns()
+        waiting = asks(lane, ["a"], ["b"], ["c"])
         await turns()
         model.free.set()
-        await asyncio.gather(*waiting)
-        assert model.calls.pop() == ["a", "b", "c"]
-        again = asks(lane, ["d"], ["e"])
+        await first
         await turns()
-        assert model.calls == [["first"]]  # two of three are there
-        again += asks(lane, ["f"])
+        assert model.calls == [["first"]]
+        waiting += asks(lane, ["back"])
+        await asyncio.gather(*waiting)
+        assert model.calls.pop() == ["a", "b", "c", "back"]
+        again = asks(lane, ["d"], ["e"], ["f"])
+        await turns()
+        assert model.calls == [["first"]]  # three of four are there
+        again += asks(lane, ["g"])
         await asyncio.gather(*again)
-        assert model.calls.pop() == ["d", "e", "f"]
+        assert model.calls.pop() == ["d", "e", "f", "g"]
 
     run(test, gather_s=60.0)
+
+
+def test_a_full_call_is_followed_at_once() -> None:
+    async def test(model: Model, lane: Lane[int]) -> None:
+        await asyncio.gather(*asks(lane, ["a"] * 20))
+        assert [len(call) for call in model.calls] == [8, 8, 4]
+
+    run(test, room=Room(texts=8), gather_s=60.0)
 
 
 def test_company_that_does_not_come_is_waited_for_only_a_moment() -> None:
