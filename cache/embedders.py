@@ -101,6 +101,16 @@ class BuiltinEmbedder:
         rows = np.frombuffer(raw, dtype="<f4").reshape(len(texts), DIM)
         return unit_rows(rows, len(texts), DIM)
 
+    async def warm(self, questions: Sequence[str]) -> None:
+        """Has the models loaded that questions like these will want: a text of each language
+        is encoded, so that after a restart no request waits for it."""
+        samples = {language_of(text): text for text in questions if self.fits(text)}
+        if samples:
+            try:
+                await self.encode(list(samples.values()))
+            except CacheError as fault:
+                log.warning("encoder: %s", fault)
+
     async def aclose(self) -> None:
         client, self._client = self._client, None
         if client is not None:

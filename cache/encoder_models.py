@@ -1,7 +1,7 @@
 """The models of the encoder process: which there are, which text goes to which.
 
-Each is loaded when a text first wants it, on a thread of its own that computes for it alone: a
-Chinese question does not wait behind an English one, and a model nobody needs costs nothing.
+Each of two is loaded when a text first wants it, and has a thread of its own: a Chinese question
+does not wait behind an English one, and a model nobody needs costs nothing.
 """
 
 from __future__ import annotations
@@ -83,14 +83,21 @@ class Model:
     async def __call__(self, texts: list[str]) -> list[bytes]:
         return await asyncio.get_running_loop().run_in_executor(self._thread, self._rows, texts)
 
-    def _rows(self, texts: list[str]) -> list[bytes]:
+    async def load(self) -> None:
+        """Loads the model now; raises CacheError."""
+        await asyncio.get_running_loop().run_in_executor(self._thread, self._loaded)
+
+    def _loaded(self) -> Encode:
         if self._encode is None:
             try:
                 self._encode = self._load()
                 _give_back_memory()
             except Exception as fault:  # border: foreign packages load as they please
                 raise CacheError(f"{type(fault).__name__}: {fault}") from fault
-        rows = np.asarray(self._encode(texts), dtype="<f4")
+        return self._encode
+
+    def _rows(self, texts: list[str]) -> list[bytes]:
+        rows = np.asarray(self._loaded()(texts), dtype="<f4")
         padded = np.zeros((len(rows), DIM), dtype="<f4")
         padded[:, : rows.shape[1]] = rows
         return [row.tobytes() for row in padded]
@@ -103,14 +110,18 @@ def _give_back_memory() -> None:
 
 
 class Alone:
-    """USE for every text."""
+    """USE for every text. Every one wants it, so it is loaded before the first."""
 
     def __init__(self, load: Callable[[], Encode] = load_use) -> None:
-        self._lane = Lane(Model(load), room=USE_ROOM)
+        self._model = Model(load)
+        self._lane = Lane(self._model, room=USE_ROOM)
 
     @property
     def queued(self) -> int:
         return self._lane.queued
+
+    async def load(self) -> None:
+        await self._model.load()
 
     async def encode(self, texts: Sequence[str]) -> list[bytes]:
         return await self._lane.encode(texts)
@@ -131,6 +142,9 @@ class Pair:
     ) -> None:
         self._english = Lane(Model(load_english), room=MINILM_ROOM)
         self._other = Lane(Model(load_other), room=USE_ROOM)
+
+    async def load(self) -> None:
+        """Loads nothing: the texts tell which model is wanted."""
 
     async def encode(self, texts: Sequence[str]) -> list[bytes]:
         english = [at for at, text in enumerate(texts) if language_of(text) == "en"]

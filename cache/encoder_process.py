@@ -1,10 +1,10 @@
 """The encoder's own process: `python -m tierway.cache.encoder_process --socket PATH --models M`.
 
 Encoding costs ten times as much CPU as everything else on the road of a request, so one child
-per host does it for every worker and keeps the models in memory once. It listens at once, loads
-a model when a text wants it, and leaves a few seconds after its last client: it never outlives
-the gateways and needs no supervisor. The wire is in encoder_wire.py, who shares a model call
-with whom in batching.py.
+per host does it for every worker and keeps the models in memory once. USE alone is loaded before
+it listens, two models each when a text first wants it. It leaves a few seconds after its last
+client: it never outlives the gateways and needs no supervisor. The wire is in encoder_wire.py,
+who shares a model call with whom in batching.py.
 """
 
 from __future__ import annotations
@@ -169,6 +169,7 @@ def main(argv: Sequence[str] | None = None) -> int:
             dim=encoder_models.DIM,
             linger_s=options.linger_s,
         )
+        await models.load()
         await server.run()
 
     asyncio.run(serve())

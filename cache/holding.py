@@ -101,6 +101,15 @@ class Holding:
         """Whether it was deleted for good here."""
         return entry_id in self._deleted
 
+    def questions(self, most: int) -> list[str]:
+        """The questions of so many entries at most, whichever come first."""
+        found: list[str] = []
+        row = -1
+        for _ in range(min(most, len(self))):
+            row = self._table.next_in_use(row + 1)
+            found.append(self._table.at(row).question)
+        return found
+
     def attach(self, held: Held, vector: Vectors) -> None:
         """Makes an entry findable by meaning, once. ValueError for a vector that is none."""
         row = self._table.row_of_key(held.key)

@@ -125,6 +125,10 @@ class SemanticCache:
     def __len__(self) -> int:
         return len(self._holding)
 
+    def questions(self, most: int) -> list[str]:
+        """The questions of a few entries that are held."""
+        return self._holding.questions(most)
+
     @property
     def journal(self) -> Journal:
         """The notes that all gateways of the store share."""

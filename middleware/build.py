@@ -59,6 +59,8 @@ from tierway.router.upstreams import HttpUpstream, Timeouts, api_origin
 
 logger = logging.getLogger(__name__)
 
+_SAMPLED = 32  # held questions that tell which languages are asked
+
 CLASSES: Mapping[str, str] = {
     "store.sqlite": "tierway.cache.sqlite_store:SqliteStore",
     "store.memory": "tierway.cache.memory_store:MemoryStore",
@@ -319,6 +321,8 @@ async def _cache_stage(
     stack.push_async_callback(cache.aclose)
     if observer is not None:
         observer.start()
+    if warm := getattr(embedder, "warm", None):
+        stack.callback(asyncio.ensure_future(warm(cache.questions(_SAMPLED))).cancel)
     if stage.rules.mode != given.mode:
         logger.warning(
             "cache.mode is %s by an admin call, not %s as configured", stage.rules.mode, given.mode

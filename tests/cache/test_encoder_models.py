@@ -79,10 +79,19 @@ def test_a_model_that_cannot_be_loaded_fails_its_own_texts_and_says_why() -> Non
     asyncio.run(main())
 
 
-def test_use_alone_takes_every_text() -> None:
-    model = Scripted(DIM)
-    assert len(asyncio.run(Alone(model.load).encode([ENGLISH, CHINESE]))) == 2
+def test_use_alone_takes_every_text_and_need_not_wait_for_one() -> None:
+    model, other = Scripted(DIM), Scripted(DIM)
+
+    async def main() -> None:
+        alone = Alone(model.load)
+        await alone.load()
+        assert model.loads == 1
+        assert len(await alone.encode([ENGLISH, CHINESE])) == 2
+        await Pair(other.load, other.load).load()
+
+    asyncio.run(main())
     assert model.texts == [ENGLISH, CHINESE]
+    assert (model.loads, other.loads) == (1, 0)
 
 
 def test_what_the_pair_lacks_is_named(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -53,6 +53,14 @@ def test_the_same_entry_twice_is_once() -> None:
     assert len(held) == 1
 
 
+def test_a_few_questions_tell_what_is_asked() -> None:
+    held = holding(*(entry(n, question=f"{n}?") for n in range(1, 5)))
+    held.drop("e1")
+    assert held.questions(2) == ["2?", "3?"]
+    assert sorted(held.questions(9)) == ["2?", "3?", "4?"]
+    assert holding().questions(2) == []
+
+
 def test_a_newer_answer_takes_the_place_of_the_one_with_its_digest() -> None:
     index = Arena(2)
     held = holding(FIRST, index=index)
