@@ -159,7 +159,7 @@ class Upkeep:
                     self._queue.task_done()
 
     async def _write(self, jobs: list[Job]) -> None:
-        vectors = await self._vectors(jobs)
+        vectors, puts = await self._vectors(jobs), []
         for job, vector in zip(jobs, vectors, strict=True):
             entry, held = job.entry, self._holding.by_id(job.entry.id)
             if held is None:
@@ -168,11 +168,15 @@ class Upkeep:
             if vector is not None and self._embedder is not None:
                 self._follower.attach(held, vector)
                 entry = replace(entry, encoder=self._embedder.id, vector=pack(vector))
-            try:
-                await self._store.put(entry)
-                self.unsaved.remove(entry.id)
-            except CacheError as error:
-                self._faults.add("store", error)
+            puts.append(self._put(entry))
+        await asyncio.gather(*puts)  # what is put together is committed together
+
+    async def _put(self, entry: Entry) -> None:
+        try:
+            await self._store.put(entry)
+            self.unsaved.remove(entry.id)
+        except CacheError as error:
+            self._faults.add("store", error)
 
     async def _vectors(self, jobs: list[Job]) -> list[Vectors | None]:
         """The vectors of the jobs: those that came along, and the rest in one call."""
