@@ -23,7 +23,16 @@ import orjson
 
 from tierway.cache.sealing import Sealer
 from tierway.policies.errors import CacheError
-from tierway.policies.protocols import Block, CacheStore, Change, Entry, Note, StoreSize, Table
+from tierway.policies.protocols import (
+    Block,
+    CacheStore,
+    Change,
+    Entry,
+    Note,
+    PartialStore,
+    StoreSize,
+    Table,
+)
 
 MARK = "sealed:"
 _BLOCK_COLUMNS = tuple(field.name for field in fields(Block) if field.name != "last")
@@ -202,6 +211,24 @@ def _entry_of(block: Block, at: int) -> Entry:
 def _block_of(entries: Sequence[Entry], last: int) -> Block:
     columns = {name: [getattr(entry, name) for entry in entries] for name in _BLOCK_COLUMNS}
     return Block(last=last, **columns)
+
+
+class SealedPartialStore(SealedStore):
+    """The same around a store that is asked for what a process does not hold."""
+
+    def __init__(
+        self, inner: PartialStore, sealer: Sealer, fault: Callable[[str, Exception], None]
+    ) -> None:
+        super().__init__(inner, sealer, fault)
+        self._asked = inner
+
+    async def by_exact(self, exact: bytes) -> Entry | None:
+        found = await self._asked.by_exact(self._sealer.digest(exact))
+        return None if found is None else self._opened(found)
+
+    async def get_many(self, entry_ids: Sequence[str]) -> list[Entry | None]:
+        found = await self._asked.get_many(entry_ids)
+        return [None if entry is None else self._opened(entry) for entry in found]
 
 
 def _json(value: Any) -> bytes:

@@ -65,8 +65,11 @@ CLASSES: Mapping[str, str] = {
     "store.sqlite": "tierway.cache.sqlite_store:SqliteStore",
     "store.memory": "tierway.cache.memory_store:MemoryStore",
     "store.redis": "tierway.cache.redis_store:RedisStore",
+    "store.memcached": "tierway.cache.memcached_store:MemcachedStore",
+    "link.memcached": "tierway.cache.memcached_link:MemcachedLink",
     "link.redis": "tierway.cache.redis_link:RedisLink",
     "store.sealed": "tierway.cache.sealed_store:sealed_store",
+    "store.sealed-partial": "tierway.cache.sealed_store:SealedPartialStore",
     "index.faiss": "tierway.cache.index:Arena",
     "index.redis": "tierway.cache.redis_index:RedisIndex",
     "index.elsewhere": "tierway.cache.remote:NoIndex",
@@ -268,7 +271,7 @@ async def _cache_stage(
 ) -> tuple[CacheStage, CacheSwitch]:
     given = settings.cache
     embedder = None
-    if given.mode != "off":
+    if given.mode != "off" and given.store.kind != "memcached":  # which is exact only
         embedder = await _embedder(given.embedder, environ, transport, stack)
     faults = Faults()
     encoder = embedder.id if embedder else ""

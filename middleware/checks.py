@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 
+from tierway.cache.memcached_link import parse_address as memcached_address
 from tierway.cache.redis_link import parse_address as redis_address
 from tierway.cache.sealing import read_key
 from tierway.middleware.config_source import ADMIN_KEY, env_names
@@ -83,6 +84,12 @@ def _has_judge(tier: str, tree: SettingsTree) -> bool:
     return any(model.kind == "chat" and model.replicas for model in models)
 
 
+_ADDRESSES: Mapping[str, Callable[[str], object]] = {
+    "redis": redis_address,
+    "memcached": memcached_address,
+}
+
+
 def _store_faults(cache: CacheSettings) -> Iterator[Fault]:
     store, path = cache.store, ("cache", "store")
     if cache.index.kind == "redis" and store.kind != "redis":
@@ -91,13 +98,15 @@ def _store_faults(cache: CacheSettings) -> Iterator[Fault]:
     if cache.index.kind == "redis" and store.key_env is not None:
         text = "needs vectors that Redis can read: it does not go with cache.store.key_env"
         yield Fault(("cache", "index", "kind"), text, "redis")
-    check = {"redis": redis_address}.get(store.kind)
+    check = _ADDRESSES.get(store.kind)
     if check is None:
         for name in ("url", "password_env"):
             if getattr(store, name) is not None:
                 yield Fault((*path, name), f"does not go with kind: {store.kind}")
     elif store.url is None:
         yield Fault((*path, "url"), f"is required with kind: {store.kind}")
+    elif store.kind == "memcached" and store.password_env is not None:
+        yield Fault((*path, "password_env"), "does not go with kind: memcached")
     else:
         try:
             check(store.url)
@@ -240,6 +249,11 @@ def _missing(path: tuple[Key, ...], name: str) -> Fault:
         "a readable file that is not empty" if path[-1] == "key_file" else "a variable that is set"
     )
     return Fault(path, f"must name {wanted}", name)
+
+
+def exact_only(tree: SettingsTree) -> Iterator[str]:
+    if tree.cache.store.kind == "memcached" and tree.cache.mode != "off":
+        yield "cache.store.kind: memcached is exact only, nothing is matched by meaning"
 
 
 def idle_tiers(tree: SettingsTree) -> Iterator[str]:

@@ -15,7 +15,13 @@ from typing import Any, TextIO
 
 from pydantic import ValidationError
 
-from tierway.middleware.checks import cross_faults, idle_tiers, read_secret, secret_faults
+from tierway.middleware.checks import (
+    cross_faults,
+    exact_only,
+    idle_tiers,
+    read_secret,
+    secret_faults,
+)
 from tierway.middleware.config_messages import told
 from tierway.middleware.config_source import ADMIN_KEY, CONFIG_FILE, overlaid, plain, read_file
 from tierway.middleware.config_text import Fault, Key, fault_line, render
@@ -47,7 +53,7 @@ class Settings(SettingsTree):
     @property
     def warnings(self) -> tuple[str, ...]:
         """One line for each thing that is allowed and probably not meant."""
-        return (*idle_tiers(self), *gap_warnings(self))
+        return (*idle_tiers(self), *exact_only(self), *gap_warnings(self))
 
 
 def load(path: str | Path | None, environ: Mapping[str, str]) -> Settings:

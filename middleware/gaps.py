@@ -28,7 +28,6 @@ GAPS = (
     Gap("server.tls.key"),
     Gap("server.lenient", (True,)),
     Gap("state.backend", ("redis",)),
-    Gap("cache.store.kind", ("memcached",)),
     Gap("models.*.kind", ("rerank",)),
     Gap("models.*.replicas.*.telemetry", warning="not read in this version"),
     Gap("tiers.*.policy", _AWARE_LATER),
