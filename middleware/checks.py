@@ -95,9 +95,6 @@ def _store_faults(cache: CacheSettings) -> Iterator[Fault]:
     if cache.index.kind == "redis" and store.kind != "redis":
         text = f"searches in the Redis of cache.store, whose kind is {store.kind}"
         yield Fault(("cache", "index", "kind"), text, "redis")
-    if cache.index.kind == "redis" and store.key_env is not None:
-        text = "needs vectors that Redis can read: it does not go with cache.store.key_env"
-        yield Fault(("cache", "index", "kind"), text, "redis")
     check = _ADDRESSES.get(store.kind)
     if check is None:
         for name in ("url", "password_env"):

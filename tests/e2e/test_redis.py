@@ -36,12 +36,17 @@ async def becomes(made: Stand, question: str, wanted: str, *, within_s: float = 
         await asyncio.sleep(0.02)
 
 
-@pytest.mark.parametrize("index", ["faiss", "redis"])
-def test_gateways_share_answers_and_deletions_within_a_second(tmp_path: Path, index: str) -> None:
+@pytest.mark.parametrize(("index", "key"), [("faiss", None), ("faiss", "KEY"), ("redis", None)])
+def test_gateways_share_answers_and_deletions_within_a_second(
+    tmp_path: Path, index: str, key: str | None
+) -> None:
+    environ = {"KEY": "0123456789abcdef" * 4}
+
     async def main(server: Server) -> None:
+        cache = on(server, index, key_env=key)
         async with (
-            stand(engine(), cache=on(server, index)) as one,
-            stand(engine(seed=1), cache=on(server, index)) as two,
+            stand(engine(), cache=cache, environ=environ) as one,
+            stand(engine(seed=1), cache=cache, environ=environ) as two,
         ):
             first = await one.ask(CAPITAL)
             await one.settled()
@@ -58,12 +63,15 @@ def test_gateways_share_answers_and_deletions_within_a_second(tmp_path: Path, in
             await one.settled()
         server.stop(signal.SIGTERM)
         server.start()
-        async with stand(engine(), cache=on(server, index)) as later:
+        async with stand(engine(), cache=cache, environ=environ) as later:
             assert await outcome(later, "How do tides work?") == "hit"
             assert await outcome(later, CAPITAL) == "miss"
 
     with redis_server(tmp_path, durable=True) as server:
         asyncio.run(main(server))
+        server.stop(signal.SIGTERM)
+    kept = b"".join(file.read_bytes() for file in tmp_path.rglob("*.aof"))
+    assert (b"tides" in kept) == (key is None)
 
 
 @pytest.mark.parametrize("index", ["faiss", "redis"])

@@ -7,6 +7,7 @@ import pytest
 from config_cases import ENVIRON, MODELS, fault, faults, with_value
 
 from tierway.middleware.config import (
+    Settings,
     read_secret,
     resolve,
 )
@@ -30,6 +31,16 @@ from tierway.middleware.config import (
         ("cache/max_error_rate", 0.6, "cache.max_error_rate = 0.6: must be at most 0.5"),
         ("cache/max_error_rate", 0, "cache.max_error_rate = 0: must be above 0"),
         ("cache/store/max_bytes", 10, "cache.store.max_bytes = 10: must be at least 1048576"),
+        ("cache/store", {"kind": "redis"}, "cache.store.url: is required with kind: redis"),
+        ("cache/store", {"kind": "redis", "url": "http://h"}, "cache.store.url: must begin with"),
+        ("cache/store", {"kind": "redis", "url": "redis://:pw@h"}, "cache.store.url: must hold no"),
+        ("cache/store", {"url": "redis://h"}, "cache.store.url: does not go with kind: sqlite"),
+        (
+            "cache/store",
+            {"kind": "memcached", "url": "memcached://h", "password_env": "ACME_KEY"},
+            "cache.store.password_env: does not go with kind: memcached",
+        ),
+        ("cache/index/kind", "redis", "cache.index.kind = 'redis': searches in the Redis of"),
         ("cache/ttl_s", -1, "cache.ttl_s = -1: must be above 0"),
         ("cache/ttl_s", float("inf"), "cache.ttl_s = inf: must be a finite number"),
         ("cache/ttl_s", None, "cache.ttl_s: must be a number"),
@@ -177,3 +188,16 @@ def test_a_secret_in_place_of_its_variable_is_not_printed(secret: str) -> None:
 
 def test_credentials_in_an_address_are_refused_and_not_printed() -> None:
     assert "s3" not in fault("models/qwen-7b/replicas/0/url", "http://u:s3@h")
+
+
+def test_the_password_of_a_store_must_be_there() -> None:
+    store = {"kind": "redis", "url": "redis://h", "password_env": "NOT_SET"}
+    assert faults(with_value("cache/store", store), ENVIRON) == [
+        "cache.store.password_env = 'NOT_SET': must name a variable that is set"
+    ]
+
+
+def test_memcached_is_exact_only_and_says_so() -> None:
+    data = with_value("cache/store", {"kind": "memcached", "url": "memcached://h"})
+    told = [line for line in Settings.from_dict(data).warnings if "exact only" in line]
+    assert told == ["cache.store.kind: memcached is exact only, nothing is matched by meaning"]
