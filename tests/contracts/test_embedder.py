@@ -9,9 +9,11 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import orjson
 import pytest
 
-from tierway.cache.embedders import BuiltinEmbedder, ScriptedEmbedder
+from tierway.cache.embedders import BuiltinEmbedder, PairEmbedder, ScriptedEmbedder
+from tierway.cache.remote_embedder import OpenAIEmbedder
 from tierway.policies.errors import CacheError
 from tierway.policies.protocols import Embedder
 
@@ -23,11 +25,25 @@ def builtin(folder: Path) -> Embedder:
     return BuiltinEmbedder(folder=folder)
 
 
+def pair(folder: Path) -> Embedder:
+    return PairEmbedder(folder=folder)
+
+
+def remote(folder: Path) -> Embedder:
+    async def post(body: bytes) -> tuple[int, bytes]:
+        vectors = [[1.0 + len(text), 1.0, -1.0] for text in orjson.loads(body)["input"]]
+        return 200, orjson.dumps({"data": [{"embedding": vector} for vector in vectors]})
+
+    return OpenAIEmbedder(post, "m", max_chars=2000)
+
+
 def scripted(folder: Path) -> Embedder:
     return ScriptedEmbedder({}, dim=3, otherwise=lambda text: [1.0 + len(text), 1.0, -1.0])
 
 
-anybody = pytest.mark.parametrize("make", [builtin, scripted], ids=lambda make: make.__name__)
+anybody = pytest.mark.parametrize(
+    "make", [builtin, pair, remote, scripted], ids=lambda make: make.__name__
+)
 
 
 @pytest.fixture(scope="module")
