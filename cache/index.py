@@ -152,9 +152,6 @@ class Arena:
         if rows.shape != (len(keys), self._dim):
             raise ValueError(f"vectors of shape {rows.shape}: must be {(len(keys), self._dim)}")
         inverse = inverse_lengths(rows)
-        groups: dict[bytes, list[int]] = {}
-        for at, name in enumerate(partitions):
-            groups.setdefault(name, []).append(at)
         with self._lock:
             start = self._used.take_new(len(keys))
             self._make_room()
@@ -162,9 +159,7 @@ class Arena:
             self._rows[new], self._inverse_lengths[new] = rows, inverse
             self._keys[new] = np.array(keys, np.int64).view(np.uint64)
             self._row_of.put_many(np.arange(new.start, new.stop, dtype=np.int32))
-            for name, places in groups.items():
-                self._join(self._partition(name), np.array(places, np.int32) + np.int32(start))
-            self._owners[new] = [self._partitions[name] for name in partitions]
+            self._join(partitions, start)
 
     def remove(self, key: int) -> None:
         """Does nothing for a key that is not there."""
@@ -281,13 +276,20 @@ class Arena:
             part = self._partitions[name] = _Partition(name)
         return part
 
-    def _join(self, part: _Partition, numbers: NDArray[np.int32]) -> None:
-        """Puts rows that are filled at the end of a partition."""
-        first = len(part.rows)
-        self._positions[numbers] = np.arange(first, first + len(numbers), dtype=np.int32)
-        part.rows.frombytes(numbers.tobytes())
-        for codes in part.coded():
-            codes.put(first, self._vectors(numbers))
+    def _join(self, names: Sequence[bytes], start: int) -> None:
+        """Puts rows that are filled, from `start` on, at the ends of their partitions."""
+        positions, coded = [], dict[_Partition, int]()
+        for number, name in enumerate(names, start):
+            part = self._partition(name)
+            if part.codes is not None or part.building is not None:
+                coded.setdefault(part, len(part.rows))
+            positions.append(len(part.rows))
+            part.rows.append(number)
+            self._owners[number] = part
+        self._positions[start : start + len(names)] = positions
+        for part, first in coded.items():
+            for codes in part.coded():
+                codes.put(first, self._vectors(np.array(part.rows[first:])))
 
     def _drop(self, key: int) -> None:
         number = self._row_of.find(key & _NUMBER)
