@@ -151,8 +151,17 @@ def _dates_differ(a: Features, b: Features) -> bool:
 
 
 def _literals_differ(a: Features, b: Features) -> bool:
-    return any(literal not in b.text for literal in a.literals) or any(
-        literal not in a.text for literal in b.literals
+    return _says_otherwise(a, b) or _says_otherwise(b, a)
+
+
+def _says_otherwise(a: Features, b: Features) -> bool:
+    """A literal of `a` that `b` has not, or has in other capitals among its own."""
+    if a.literals <= b.literals:
+        return False
+    written = {literal.lower(): literal for literal in b.literals}
+    return any(
+        literal.lower() not in b.text or written.get(literal.lower(), literal) != literal
+        for literal in a.literals
     )
 
 

@@ -72,6 +72,7 @@ def _leftovers(a: Features, b: Features) -> tuple[float, float, float, float]:
     only_b = [word for word in b.content - a.content if word not in a.surface]
     if not (only_a or only_b):
         return 0.0, 0.0, 0.0, 0.0
+    other_unit = _unit_against_word(a, b, only_a, only_b)
     kin = 0
     if a.language == "en":
         for word in list(only_a):
@@ -84,12 +85,21 @@ def _leftovers(a: Features, b: Features) -> tuple[float, float, float, float]:
     heavy_a = len([word for word in only_a if word not in light])
     heavy_b = len([word for word in only_b if word not in light])
     light_a, light_b = len(only_a) - heavy_a, len(only_b) - heavy_b
-    replaced = min(heavy_a, heavy_b)
+    replaced = min(heavy_a, heavy_b) + other_unit
     return (
         replaced + 0.5 * (min(len(only_a), len(only_b)) - replaced),
         abs(heavy_a - heavy_b),
         light_a + light_b,
         kin / max(1, min(len(a.content), len(b.content))),
+    )
+
+
+def _unit_against_word(a: Features, b: Features, only_a: list[str], only_b: list[str]) -> bool:
+    """3 cups of sugar, 3 spoons of sugar: the one word is known as a unit, the other is not."""
+    units_a, units_b = dict(a.numbers), dict(b.numbers)
+    return any(
+        units_a[value] != units_b[value] and (only_b if units_a[value] else only_a)
+        for value in units_a.keys() & units_b.keys()
     )
 
 

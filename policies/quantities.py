@@ -204,12 +204,15 @@ def _rupees(text: str, at: int) -> bool:
 def _after(text: str, at: int) -> tuple[float, str, int]:
     """Scale, unit and end of what follows a number: `million dollars`, `万元`, `kg`."""
     scale = 1.0
+    if (name := _zh_unit(text, at)) and len(name) > 1:
+        return scale, tables.UNITS[name], at + len(name)  # 12千米 is no 12,000 米
     if chinese := _ZH_SCALE_AFTER.match(text, at):
         for character in chinese[0]:
             scale *= tables.ZH_SCALES[character]
         at = chinese.end()
-    if name := _zh_unit(text, at):
-        return scale, tables.UNITS[name], at + len(name)
+    at_name = at + (text[at : at + 1] == " ")
+    if name := _zh_unit(text, at_name):
+        return scale, tables.UNITS[name], at_name + len(name)
     word = _AFTER_EN.match(text, at)
     if word and word[1] in tables.SCALES:
         scale *= tables.SCALES[word[1]]
@@ -255,7 +258,7 @@ def _zh_numerals(text: str, found: list[tuple[float, str]]) -> str:
             continue
         _, unit, stop = _after(text, match.end())
         mark = _mark(found, value, unit)
-        out += [text[end : match.start()], mark]
+        out += [text[end : match.start()], match[1] or "", mark]
         end = stop
     text = "".join(out) + text[end:]
     for word, mark in shields:

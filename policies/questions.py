@@ -24,7 +24,7 @@ _EN_TOKEN = re.compile(rf"[a-zß-ɏ][a-zß-ɏ'+#.]*[a-zß-ɏ+#]|[a-zß-ɏ]|{PLAC
 _ZH_LATIN = re.compile(r"[a-z0-9ß-ɏ+#.]+")
 _LITERAL = re.compile(
     r"`[^`]+`|\"[^\"]{1,80}\"|“[^”]{1,80}”|「[^」]{1,80}」|《[^》]{1,80}》|'(?<!\w')[^']{2,80}'(?!\w)|"
-    r"https?://\S+|\S+@\S+\.\w+|-(?<!\w-)-?[a-z][\w-]+|(?=[.~/])(?<!\w)[.~]{0,2}/[\w./-]+|"
+    r"https?://\S+|\S+@\S+\.\w+|-(?<!\w-)-?[A-Za-z][\w-]*|(?=[.~/])(?<!\w)[.~]{0,2}/[\w./-]+|"
     # Words with more than small letters in them; the first look spares all others.
     r"\b(?=[a-z]*[^a-z\s])(?:\w+(?:_\w+)+\b|[a-z]+[A-Z]\w*\b|\w+\(\)|\w+(?:\.\w+)+\(?|"
     r"[A-Za-z]+\d+\w*\b|\d+[A-Za-z]+\d\w*\b)|"
@@ -35,6 +35,7 @@ _LITERAL = re.compile(
 _LITERAL_SIGN = re.compile(
     r"[`\"“「《/@_]|\.\w|\(\)|(?<!\w)['-]|\d[\d,]{15}|[零一二三四五六七八九十百千万亿两]{16}"
 )
+_SIGNS = re.compile(r"[^\w\s.,?!']")
 _MIXED = re.compile(r"[A-Z\d](?<=[a-z][A-Z]|[A-Za-z]\d)")
 _LATIN_WORD = re.compile(r"[A-Za-z][\w'-]*")
 _CAPITALISED = re.compile(r"\s(?<![.!?:]\s)[(\"“]?([A-Z][\w&+#.-]*\w|[A-Z])(?:'s)?\b")
@@ -104,10 +105,11 @@ def features(question: str) -> Features:
 
 
 def _literals(text: str) -> frozenset[str]:
+    """Small letters and capitals are two things where signs stand among them: -x and -X."""
     if not (_LITERAL_SIGN.search(text) or _MIXED.search(text)):
         return frozenset()
-    found = (match.strip("`\"“”'「」《》 ").lower() for match in _LITERAL.findall(text))
-    return frozenset(literal for literal in found if literal)
+    found = (match.strip("`\"“”'「」《》 ") for match in _LITERAL.findall(text))
+    return frozenset([word if _SIGNS.search(word) else word.lower() for word in found if word])
 
 
 def _english(text: str, common: partial[Features]) -> Features:

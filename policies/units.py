@@ -52,24 +52,60 @@ _UNIT_NAMES = {
     "clock": "点 点钟 o'clock",
     "volt": "v volt volts 伏",
     "watt": "w watt watts 瓦",
+    "yard": "yd yard yards 码",
+    "stone": "stone",
+    "ton": "ton tons tonne tonnes 吨",
+    "mg": "mg milligram milligrams 毫克",
+    "microgram": "mcg ug microgram micrograms 微克",
+    "tablespoon": "tbsp tablespoon tablespoons 汤匙 大勺",
+    "teaspoon": "tsp teaspoon teaspoons 茶匙 小勺",
+    "pint": "pint pints 品脱",
+    "quart": "quart quarts 夸脱",
+    "acre": "acre acres 英亩",
+    "hectare": "ha hectare hectares 公顷",
+    "mu": "亩",
+    "kelvin": "kelvin kelvins 开尔文",
+    "bit": "bit bits 比特",
+    "kilobit": "kilobit kilobits",
+    "megabit": "megabit megabits mbps",
+    "gigabit": "gigabit gigabits gbps",
+    "cent": "cent cents 美分",
+    "penny": "pence penny pennies",
+    "jiao": "角 毛钱 毛",
+    "fen": "分钱",
+    "joule": "joule joules kj 焦耳 千焦",
+    "kilowatt": "kw kilowatt kilowatts 千瓦",
+    "megawatt": "mw megawatt megawatts 兆瓦",
+    "amp": "amp amps ampere amperes 安培",
+    "hertz": "hz hertz 赫兹",
+    "megahertz": "mhz megahertz 兆赫",
+    "gigahertz": "ghz gigahertz",
+    "knot": "knot knots",
+    "nanometre": "nm nanometer nanometers nanometre nanometres 纳米",
+    "micron": "micron microns 微米",
+    "fortnight": "fortnight fortnights",
+    "quarter": "季度 个季度",
+    "century": "century centuries 世纪 个世纪",
+    "millisecond": "ms millisecond milliseconds 毫秒",
+    "li": "里 里路 华里",
+    "liang": "两",
+    "chi": "尺",
+    # Chinese measure words follow a number as a matter of grammar: they tell no things apart.
     "piece": "个 只 条 张 位 名 本 首 次 期 件 台 部 集 章 页 级 种 款 份 辆 套 家 行 字",
 }
-# Chinese measure words follow a number as a matter of grammar: they tell nothing apart.
-UNITS = {
-    name: "" if unit == "piece" else unit
-    for unit, names in _UNIT_NAMES.items()
-    for name in names.split()
-}
+UNITS = {name: unit for unit, names in _UNIT_NAMES.items() for name in names.split()}
 # Alone, without a number, these letters and words are rarely units.
 _ONLY_AFTER_NUMBER = frozenset(
     entries("""
-    s h g m l v w mi cal sec min am pm cup cups second 点 卡 升 月 年 日 天 度
+    s h g m l v w mi cal sec min am pm cup cups second stone ton tons bit bits cent cents ha kw mw
+    ms nm ug amp amps knot knots century fortnight
+    两 里 尺 角 毛 码 亩 世纪 季度 点 卡 升 月 年 日 天 度
     """)
 )
 BARE_UNITS = {
     name: unit
     for name, unit in UNITS.items()
-    if unit and name not in _ONLY_AFTER_NUMBER and (len(name) > 1 or name == "%")
+    if unit != "piece" and name not in _ONLY_AFTER_NUMBER and (len(name) > 1 or name == "%")
 }
 
 SMALL = {
