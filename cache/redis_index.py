@@ -4,7 +4,8 @@
     VSIM key FP32 … WITHSCORES COUNT k FILTER ".x > now"
 
 A search gives (1 + cosine) / 2; here it is turned into the cosine that everything else compares.
-Redis keeps eight bits of each component, as we do: the two are .01 apart at most at 512 dimensions.
+Redis keeps eight bits of each component, as we do: a cosine is off by .002 at 512 dimensions. The
+search is approximate: of the true best eight among 5,000 vectors it finds seven or eight.
 Expired entries are passed over by the filter and removed when the store buries them. The set
 itself ends after the longest-lived entry it ever had.
 """
