@@ -69,7 +69,7 @@ async def judge_pairs(
     await embedder.learn([text for pair in pairs for text in (pair.a, pair.b)])
     found = await _ask_cache(pairs, embedder, setting)
     cosines = await _cosines(pairs, embedder)
-    loose = Equivalence.shipped(max_error_rate=LOOSEST)
+    loose = setting.equivalence(LOOSEST)
     known: dict[str, Features] = {}
     for pair in pairs:
         for text in (pair.a, pair.b):

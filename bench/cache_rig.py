@@ -19,6 +19,7 @@ from tierway.policies.cacheability import CacheRules, Plan, lookup
 from tierway.policies.equivalence import Equivalence
 from tierway.policies.protocols import CacheStore, Embedder, SecondOpinion
 from tierway.policies.types import Ask, Call, Controls, Source, Turn
+from tierway.policies.verifier import Verifier
 
 MODEL = "bench"
 SOURCE = Source("small", MODEL, "bench@1")
@@ -48,6 +49,11 @@ class Setting:
     max_error_rate: float = 0.02
     scope_is_user: bool = False
     opinion: SecondOpinion | None = None
+    verifiers: tuple[Verifier, ...] = ()
+
+    def equivalence(self, max_error_rate: float | None = None) -> Equivalence:
+        rate = self.max_error_rate if max_error_rate is None else max_error_rate
+        return Equivalence.shipped(max_error_rate=rate, more=self.verifiers)
 
 
 class Rig:
@@ -58,7 +64,7 @@ class Rig:
     ) -> None:
         self._store: CacheStore = store or MemoryStore()
         self._user = "bench" if setting.scope_is_user else ""
-        self.equivalence = Equivalence.shipped(max_error_rate=setting.max_error_rate)
+        self.equivalence = setting.equivalence()
         self.cache = SemanticCache(
             self._store,
             embedder=embedder,

@@ -41,11 +41,13 @@ class OpinionRules:
 
 @dataclass(frozen=True, slots=True)
 class Doubt:
-    """A candidate in doubt. `probability` is the verifier's."""
+    """A candidate in doubt. `probability` is the verifier's, which `serves_alone` where no judge
+    can be asked."""
 
     held: Held
     cosine: float
     probability: float
+    serves_alone: bool = False
 
 
 @dataclass(frozen=True, slots=True)

@@ -38,8 +38,9 @@ if TYPE_CHECKING:
 Serves = Callable[[str, Mapping[str, float]], bool]
 """Whether an answer of this tier, with these probabilities, satisfies the asker's dial."""
 
-CANDIDATES = 8
+CANDIDATES = 4
 CANDIDATES_SEARCHED = 512  # so many are looked through where dead ones lie before the live
+SURE = 0.998  # from here on the verifier is believed without a second opinion
 LANGUAGES = ("en", "zh")  # those that language_of tells apart
 LARGE_PARTITION = 16_384  # from here on a search goes through FAISS, off the loop
 
@@ -202,13 +203,17 @@ class Lookup:
         near = await self._near(mark.partition, vector, floor, plan)
         asked = features(mark.question) if near else None
         why_not, nearest, doubts = "nothing-near", None, list[Doubt]()
+        asking = opinions and self._may_be_told(plan)
         for held, cosine in near:
             assert asked is not None
             verdict = self._judge(call, asked, held, cosine)
             pair = Near(held.id, held.question, cosine, verdict.probability, asked.language)
             verdict, nearest = self._heed(call, mark, pair, verdict), nearest or pair
             fits = serves(held.source.tier, held.source.probabilities)
-            if verdict.serve and not fits:
+            if fits and verdict.serve and asking and verdict.probability < SURE:
+                # Where a judge is at hand, all but the surest is put before it.
+                doubts.append(Doubt(held, cosine, verdict.probability, serves_alone=True))
+            elif verdict.serve and not fits:
                 why_not = "tier"
             elif verdict.serve and (hit := await self._hit(held, cosine)) is not None:
                 return Found(hit, verdict.reason, vector, pair)
@@ -218,7 +223,7 @@ class Lookup:
                 if verdict.uncertain and fits:
                     doubts.append(Doubt(held, cosine, verdict.probability))
         missed = Found(None, why_not, vector, nearest)
-        if doubts and opinions and self._may_be_told(plan):
+        if doubts and asking:
             return await self._consult(call, mark.question, doubts, missed)
         return missed
 
@@ -262,15 +267,18 @@ class Lookup:
             until_s=call.deadline_s,
         )
         found = replace(missed, reason=f"second-opinion-{advice.outcome}", advice=advice)
-        if advice.chosen is None:
-            return found
-        chosen = advice.chosen
-        hit = await self._hit(chosen.held, chosen.cosine)
-        if hit is None:
+        chosen, reason = advice.chosen, "second-opinion"
+        if chosen is None and advice.outcome != "refused":
+            # Without a judge the verifier's word counts, as it does where there is none.
+            chosen = next((doubt for doubt in doubts if doubt.serves_alone), None)
+            reason = "equivalent"
+        hit = await self._hit(chosen.held, chosen.cosine) if chosen else None
+        if chosen is None or hit is None:
             return found
         held, cosine, language = chosen.held, chosen.cosine, language_of(question)
-        pair = Near(held.id, held.question, cosine, chosen.probability, language, judged=False)
-        return replace(found, hit=hit, reason="second-opinion", near=pair)
+        alone = reason == "equivalent"
+        pair = Near(held.id, held.question, cosine, chosen.probability, language, judged=alone)
+        return replace(found, hit=hit, reason=reason, near=pair)
 
     async def _near(
         self, partition: bytes, vector: Vectors, floor: float, plan: Plan

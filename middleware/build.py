@@ -283,11 +283,13 @@ async def _cache_stage(
     )
     if made.elsewhere:
         limits = replace(limits, entries=ENTRIES_HELD)
-    equivalence = Equivalence.shipped(max_error_rate=given.max_error_rate)
+    equivalence = Equivalence.shipped(
+        max_error_rate=given.max_error_rate, more=catalog.verifiers(given)
+    )
     if embedder and not any(equivalence.calibrated(embedder.id, lang) for lang in ("en", "zh")):
         logger.warning(
             "cache encoder: there is no calibration for %s: nothing is served by meaning until "
-            "there is one (python -m tierway.bench.calibrate).",
+            "there is one (tierway cache calibrate, cache.calibration).",
             embedder.id,
         )
     cache = SemanticCache(

@@ -19,8 +19,10 @@ from tierway.middleware.settings import (
 from tierway.middleware.settings import TtlRule as TtlRuleSettings
 from tierway.policies.cacheability import CacheRules, TtlRule
 from tierway.policies.context import asked_of, concerns
+from tierway.policies.errors import ConfigError
 from tierway.policies.personal import Personal
 from tierway.policies.types import Call, Model, Tier
+from tierway.policies.verifier import Verifier
 from tierway.policies.volatile import time_sensitive
 from tierway.router.dispatch import Ladder
 from tierway.router.fleet import ReplicaSpec
@@ -191,3 +193,14 @@ def limits(settings: Settings) -> Limits:
         total_timeout_s=settings.resilience.total_timeout_s,
         commit_after_s=settings.resilience.commit_after_s,
     )
+
+
+def verifiers(given: CacheSettings) -> list[Verifier]:
+    """The operator's own calibration, if there is one. Raises ConfigError."""
+    if given.calibration is None:
+        return []
+    try:
+        return [Verifier.read(given.calibration)]
+    except (OSError, ValueError) as error:
+        fault = f"cache.calibration: {given.calibration!r}: {error}"
+        raise ConfigError([fault]) from error

@@ -246,6 +246,7 @@ def _cache_setting(path: str | None) -> tuple[Embedder, Setting]:
     """What of a configuration file, or of the defaults, decides in the cache; ConfigError."""
     from tierway.bench.cache_rig import Setting
     from tierway.middleware.build import new_embedder
+    from tierway.middleware.catalog import verifiers
     from tierway.middleware.config import resolve
     from tierway.router.transport import Transport
 
@@ -254,7 +255,8 @@ def _cache_setting(path: str | None) -> tuple[Embedder, Setting]:
     given = settings.cache
     transport = Transport(connect_timeout_s=settings.resilience.connect_timeout_s)
     embedder = new_embedder(given.embedder, os.environ, transport)
-    return embedder, Setting(given.max_error_rate, given.scope == "user")
+    by_user = given.scope == "user"
+    return embedder, Setting(given.max_error_rate, by_user, verifiers=tuple(verifiers(given)))
 
 
 def _cache(arguments: argparse.Namespace) -> int:

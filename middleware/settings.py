@@ -151,6 +151,7 @@ class CacheSettings(Section):
     store: StoreSettings = StoreSettings()
     # Two wrong answers in a hundred hits; at 0.5 a hit would be a coin toss, so no more than that.
     max_error_rate: Annotated[Number, Field(gt=0, le=0.5)] = 0.02
+    calibration: Text | None = None  # the built-in encoder's come with the package
     second_opinion: SecondOpinionSettings = SecondOpinionSettings()
     note_questions: Annotated[bool, Field(strict=True)] = True  # a report without them says little
     shadow_sample: Share = 0.0  # every sample is a request that the cache had saved

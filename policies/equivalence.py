@@ -19,7 +19,7 @@ from tierway.policies.questions import Features, features
 from tierway.policies.verifier import Verifier
 
 MAX_ERROR_RATE = 0.02
-DOUBTFUL = 0.3
+DOUBTFUL = 0.6
 """From this probability on a second opinion is worth its price."""
 LOWEST_COSINE = 0.6
 """Below it two texts are strangers to the encoder: equal words were read wrongly."""

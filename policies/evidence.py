@@ -74,14 +74,14 @@ def _leftovers(a: Features, b: Features) -> tuple[float, float, float, float]:
         return 0.0, 0.0, 0.0, 0.0
     other_unit = _unit_against_word(a, b, only_a, only_b)
     kin = 0
-    if a.language == "en":
+    if "zh" not in (a.language, b.language):
         for word in list(only_a):
             other = next((known for known in only_b if _kin(word, known)), None)
             if other is not None:
                 only_a.remove(word)
                 only_b.remove(other)
                 kin += 1
-    light = en.LIGHT if a.language == "en" else zh.LIGHT
+    light = zh.LIGHT if "zh" in (a.language, b.language) else en.LIGHT
     heavy_a = len([word for word in only_a if word not in light])
     heavy_b = len([word for word in only_b if word not in light])
     light_a, light_b = len(only_a) - heavy_a, len(only_b) - heavy_b

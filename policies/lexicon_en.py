@@ -7,7 +7,8 @@ from tierway.policies.lexicon import axes, entries
 # Axes of polarity, side:side, with the words that stand on each.
 _AXES = entries("""
     on:off open:closed,close,shut enable,enabled:disable,disabled
-    increase,raise,gain:decrease,reduce,lower,lose get:lose little,few:much,many up:down in:out with:without before:after
+    increase,raise,gain:decrease,reduce,lower,lose get:lose little,few:much,many up:down in:out
+    with:without before:after
     above:below over:under inside:outside start,begin:stop,end,finish,quit first:last
     earliest:latest
     highest,maximum,max,most,biggest,largest,greatest,longest,tallest:lowest,minimum,min,least,smallest,shortest

@@ -198,7 +198,7 @@ class Band:
         if "not" in stored.text:
             return Verdict(False, "negation")
         if cosine >= 0.99:
-            return Verdict(True, "equal", 0.99)
+            return Verdict(True, "equal", 0.999)
         return Verdict(False, "below", cosine, uncertain=cosine >= 0.8)
 
 

@@ -190,7 +190,7 @@ def test_a_second_opinion_decides_what_is_in_doubt(
     right = run(capsys, "--pairs", file, "--second-opinion", "scripted:1")
     wrong = run(capsys, "--pairs", file, "--second-opinion", "scripted:0")
     assert right["recall"] >= alone["recall"]
-    assert right["served_different"] == alone["served_different"] <= wrong["served_different"]
+    assert right["served_different"] <= alone["served_different"] <= wrong["served_different"]
     for bad in ("scripted:2", "gpt:0.9", "scripted"):
         with pytest.raises(SystemExit, match="2"):
             main(["--pairs", file, "--second-opinion", bad])

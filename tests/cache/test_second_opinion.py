@@ -139,7 +139,9 @@ def test_a_sure_candidate_further_down_goes_before_a_doubtful_one() -> None:
     class Nearest(Band):
         def judge(self, asked: Any, stored: Any, cosine: float, *_: Any, **__: Any) -> Verdict:
             sure = "clocks" in stored.text
-            return Verdict(sure, "equal" if sure else "below", 0.9, uncertain=not sure)
+            return Verdict(
+                sure, "equal" if sure else "below", 0.999 if sure else 0.9, uncertain=not sure
+            )
 
     async def main(rig: Rig) -> None:
         await rig.keep(STORED, OTHER)
@@ -305,7 +307,7 @@ def mark(n: int, pair: str = "") -> dict[str, Any]:
     """A mark: an answer that the verifier was sure of was wrong."""
     return {
         "key": f"k{n}",
-        "probability": 0.99,
+        "probability": 0.999,
         "language": "en",
         "judged": True,
         "correct": False,
@@ -377,3 +379,35 @@ def test_answers_too_old_for_the_asker_take_nobodys_place() -> None:
 
     near = {**dict.fromkeys(old, 0.999), STORED: 0.995}
     run(Rig(near=near), main)
+
+
+class Hesitant(Band):
+    """Serves, but not so surely that a judge would not be heard."""
+
+    def judge(self, asked: Any, stored: Any, cosine: float, *_: Any, **__: Any) -> Verdict:
+        return Verdict(True, "equivalent", 0.985)
+
+
+def test_what_is_served_but_not_surely_is_put_before_the_judge() -> None:
+    async def heard(rig: Rig) -> None:
+        await rig.keep(STORED)
+        assert (await rig.find()).reason == "second-opinion"
+        assert (await rig.find(opinions=False)).reason == "equivalent"
+        assert rig.asked == [((ALIKE, STORED),)]
+
+    run(Rig(equivalence=Hesitant()), heard)
+
+
+def test_without_a_judges_word_the_verifiers_counts() -> None:
+    async def broken() -> None:
+        raise CacheError("the judge is away")
+
+    async def main(rig: Rig) -> None:
+        await rig.keep(STORED)
+        found = await rig.find()
+        assert found.hit is not None
+        assert found.reason == "equivalent"
+        assert rig.cache.counts["second-opinion"] == 1
+
+    opinion = ScriptedOpinion({}, before=broken)
+    run(Rig(opinion, equivalence=Hesitant()), main)
