@@ -203,9 +203,10 @@ class Band:
 
 
 async def until(condition: Callable[[], bool], *, rounds: int = 10_000) -> None:
-    """Lets other tasks run until the condition holds; fails after so many rounds."""
-    for _ in range(rounds):
+    """Lets other tasks run until the condition holds; fails after so many rounds. The later
+    ones last a millisecond each, in which other threads get on too."""
+    for turn in range(rounds):
         if condition():
             return
-        await asyncio.sleep(0)
+        await asyncio.sleep(0 if turn < 1_000 else 0.001)
     raise AssertionError("the condition never came true")
