@@ -104,12 +104,22 @@ class Server:
             self.process = None
 
     def pause(self) -> None:
+        """Returns once all its threads stand still: the signal takes its time to reach them."""
         assert self.process is not None
         self.process.send_signal(signal.SIGSTOP)
+        tasks = Path(f"/proc/{self.process.pid}/task")
+        until_s = time.monotonic() + _START_S
+        while any(_runs(task) for task in tasks.iterdir()) and time.monotonic() < until_s:
+            time.sleep(0.001)
 
     def resume(self) -> None:
         assert self.process is not None
         self.process.send_signal(signal.SIGCONT)
+
+
+def _runs(task: Path) -> bool:
+    """Whether a thread is in another state than stopped (proc(5): the field behind the name)."""
+    return (task / "stat").read_text().rpartition(")")[2].split()[0] not in ("T", "t")
 
 
 @contextmanager
