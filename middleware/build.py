@@ -48,8 +48,9 @@ from tierway.policies.policyset import PolicySet
 from tierway.policies.protocols import CacheStore, Embedder, Hook, SecondOpinion, Upstream
 from tierway.policies.resilience import RetryBudget
 from tierway.policies.types import Model, Tier
+from tierway.router.balancer import Balancer, PolicyHolder
 from tierway.router.discover import ask_model
-from tierway.router.dispatch import Dispatcher, PolicyHolder
+from tierway.router.dispatch import Dispatcher
 from tierway.router.fleet import Fleet
 from tierway.router.post import JsonPost
 from tierway.router.probes import HttpProbe, Poller
@@ -136,12 +137,11 @@ async def _assemble(
     tiers = catalog.tiers(settings, models)
     fleet = Fleet(catalog.replicas(settings, tiers), clock=clock)
     holder = PolicyHolder(PolicySet.build(tiers))
+    balancer = Balancer(fleet, holder, clock=clock, draw=random.random)
     dispatcher = Dispatcher(
-        fleet,
+        balancer,
         _upstreams(settings, environ, transport, models),
-        holder,
         clock=clock,
-        draw=random.random,
         budget=RetryBudget(share=settings.resilience.retry_budget),
         ladder=catalog.ladder(settings),
         message_status=settings.resilience.message_status,

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import os
-import random
 import sys
 import time
 from pathlib import Path
@@ -16,7 +15,7 @@ from tierway.middleware.config import Settings
 from tierway.middleware.parts import Parts
 from tierway.middleware.wire import PATHS
 from tierway.policies.errors import ConfigError, GatewayError
-from tierway.policies.types import BalanceAsk, Call, TierDecision, Trace
+from tierway.policies.types import Call, TierDecision, Trace
 
 _PATH = "/v1/chat/completions"
 
@@ -58,15 +57,11 @@ async def explain(parts: Parts, raw: bytes, *, path: str = _PATH) -> dict[str, A
 
 def _replicas(parts: Parts, call: Call, decision: TierDecision) -> list[dict[str, Any]]:
     """The ranking of the chosen tier's replicas, as the balancer makes it now."""
-    names = [model.name for model in decision.plan[0].models]
-    ask = BalanceAsk(
-        session=call.session,
-        prompt_tokens=max(1, call.ask.text_bytes // 4),
-        sequence=0,
-        draw=random.random(),
-    )
-    policy = parts.holder.current.for_tier(decision.tier)
-    ranking = policy.rank(ask, parts.fleet.snapshot(names))
+    models = decision.plan[0].models
+    balancer = parts.dispatcher.balancer
+    look = balancer.look(call, models[0])
+    names = [model.name for model in models]
+    ranking = balancer.rank(decision.tier, names, look).ranking
     chosen = [
         {
             "replica": candidate.replica,

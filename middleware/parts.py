@@ -16,7 +16,8 @@ from tierway.middleware.reply import openai_error
 from tierway.middleware.switches import CacheSwitch
 from tierway.middleware.tenants import Tenants
 from tierway.policies.types import ReplicaView, Tier
-from tierway.router.dispatch import Dispatcher, PolicyHolder
+from tierway.router.balancer import PolicyHolder
+from tierway.router.dispatch import Dispatcher
 from tierway.router.fleet import Fleet
 from tierway.router.route import TierRouter
 
@@ -120,10 +121,12 @@ class Parts:
             "reason": view.unavailable_reason,
             "inflight": view.inflight,
             "inflight_tokens": view.inflight_tokens,
+            "prefill_tokens": view.prefill_tokens,
+            "output_tokens": view.output_tokens,
             "waiting": view.waiting,
             "running": view.running,
             "kv_usage": view.kv_usage,
-            "facts_age_s": None if view.facts_age_s is None else round(view.facts_age_s, 3),
+            "facts_age_s": self._age_s(view.facts_at_s),
             "gpu": view.gpu,
             "gpu_utilisation": view.gpu_utilisation,
             "gpu_memory_used_bytes": view.gpu_memory_used_bytes,
@@ -133,6 +136,9 @@ class Parts:
             "failed": failed,
             "weight": view.weight,
         }
+
+    def _age_s(self, at_s: float | None) -> float | None:
+        return None if at_s is None else round(self.fleet.clock() - at_s, 3)
 
 
 def _digest(key: bytes) -> bytes:

@@ -115,6 +115,10 @@ class Breaker:
         self._closed_at: float | None = None
         self._probe_at: float | None = None
 
+    @property
+    def closed(self) -> bool:
+        return self._until is None
+
     def state(self, now: float) -> BreakerState:
         if self._until is None:
             return "closed"

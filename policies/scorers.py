@@ -104,8 +104,8 @@ class ExpectedWait:
         """The predicted wait per view, in seconds."""
         if not views:
             return []
-        unseen = self._from_engine(views, _unseen)
-        kv_over = self._from_engine(views, _kv_over)
+        unseen = self._from_engine(ask, views, _unseen)
+        kv_over = self._from_engine(ask, views, _kv_over)
         home = self._home(ask, views, unseen)
         return [
             self._wait_s(ask, view, unseen[index], kv_over[index], index == home)
@@ -133,10 +133,13 @@ class ExpectedWait:
         return max((i for i in range(len(views)) if load[i] <= most), key=lambda i: shares[i])
 
     def _from_engine(
-        self, views: Sequence[ReplicaView], read: Callable[[ReplicaView], float | None]
+        self,
+        ask: BalanceAsk,
+        views: Sequence[ReplicaView],
+        read: Callable[[ReplicaView], float | None],
     ) -> list[float]:
         """What `read` finds in the facts, faded by age towards the average of the others."""
-        trust = [self._trust(view) for view in views]
+        trust = [self._trust(view, ask.now_s) for view in views]
         found = [
             read(view) if share > 0.0 else None for view, share in zip(views, trust, strict=True)
         ]
@@ -147,9 +150,9 @@ class ExpectedWait:
             for value, share in zip(found, trust, strict=True)
         ]
 
-    def _trust(self, view: ReplicaView) -> float:
-        age_s = view.facts_age_s
-        if age_s is None or age_s > self.fresh_s:
+    def _trust(self, view: ReplicaView, now_s: float) -> float:
+        age_s = math.inf if view.facts_at_s is None else now_s - view.facts_at_s
+        if not age_s <= self.fresh_s:
             return 0.0
         return 1.0 - 0.5 * max(0.0, age_s) / self.fresh_s
 

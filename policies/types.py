@@ -170,12 +170,60 @@ class Tier:
 
 
 @dataclass(frozen=True, slots=True)
+class Pace:
+    """How fast a replica is believed to be, in seconds.
+
+    `prefill_s` is the time of one uncached prompt token, `first_s` what a first token takes
+    beside its prompt. A step that gives one token to each of n requests takes
+    `step_s + (n - 1) * request_s + context_s * (KV tokens of all n)`.
+    """
+
+    prefill_s: float = 1 / 7000
+    first_s: float = 0.02
+    step_s: float = 0.02
+    request_s: float = 0.0002
+    context_s: float = 0.0
+
+
+@dataclass(frozen=True, slots=True)
+class Counts:
+    """What is in flight on a replica.
+
+    `prompt_tokens` of all requests, `prefill_tokens` those not found in the KV cache of
+    requests whose first token has not come, `output_tokens` expected still to come,
+    `context_tokens` of KV that the requests hold or will hold.
+    """
+
+    requests: int = 0
+    prompt_tokens: int = 0
+    prefill_tokens: int = 0
+    output_tokens: int = 0
+    context_tokens: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Work:
+    """What one call asks of the replica it goes to; see Counts."""
+
+    prompt_tokens: int = 0
+    prefill_tokens: int = 0
+    output_tokens: int = 0
+
+    @property
+    def context_tokens(self) -> int:
+        return self.prompt_tokens + self.output_tokens
+
+
+@dataclass(frozen=True, slots=True)
 class ReplicaView:
     """What a balancing policy may know about one replica, at one moment.
 
-    `inflight` counts over all gateways, `inflight_tokens` the prompt tokens of those;
-    `waiting`, `running`, `kv_usage` (0..1) come from the engine and are `facts_age_s` old
-    (None where nothing was ever read); GPU facts likewise.
+    The counts are over all gateways; see Counts for their meaning. `waiting`, `running`,
+    `kv_usage` (0..1) come from the engine and were read at `facts_at_s` (None where nothing was
+    ever read), GPU facts likewise at `gpu_facts_at_s`; a multi-GPU replica is its worst GPU.
+    `preallocates` tells of an engine that takes all GPU memory at its start, so that memory
+    pressure shows in `kv_usage` and not in the framebuffer. `recent_s` is work given to it
+    lately, in predicted seconds, as it was at `recent_at_s`; it fades since.
     """
 
     id: str
@@ -183,40 +231,79 @@ class ReplicaView:
     tier: str
     inflight: int = 0
     inflight_tokens: int = 0
+    prefill_tokens: int = 0
+    output_tokens: int = 0
+    context_tokens: int = 0
     weight: float = 1.0
     available: bool = True
     unavailable_reason: str = ""
     waiting: int | None = None
     running: int | None = None
     kv_usage: float | None = None
-    facts_age_s: float | None = None
+    kv_capacity_tokens: int | None = None
+    facts_at_s: float | None = None
     gpu: str = ""
+    gpus: int = 1
     gpu_utilisation: float | None = None
     gpu_memory_used_bytes: int | None = None
+    gpu_memory_bytes: int | None = None
     gpu_temperature_celsius: float | None = None
+    gpu_throttled: bool = False
+    gpu_facts_at_s: float | None = None
+    preallocates: bool = True
+    pace: Pace = Pace()
+    recent_s: float = 0.0
+    recent_at_s: float = 0.0
     node: str = ""
     zone: str = ""
 
 
 @dataclass(frozen=True, slots=True)
 class BalanceAsk:
-    """The facts of one call that balancing uses. `sequence` counts dispatches of the tier
-    (round robin), `draw` is uniform in [0, 1) (random choice and ties)."""
+    """The facts of one call that balancing uses, at `now_s`.
+
+    `sequence` counts dispatches of the tier (round robin), `draw` is uniform in [0, 1) (random
+    choice and ties). `output_tokens` is what the answer is expected to have. `cached` tells, by
+    replica, how many leading prompt tokens its KV cache is believed to hold; the first
+    `common_tokens` of them are everybody's, such as one system prompt.
+    """
 
     session: str
     prompt_tokens: int
     sequence: int
     draw: float
     tried: frozenset[str] = frozenset()
+    output_tokens: int = 256
+    cached: Mapping[str, int] = field(default_factory=dict)
+    common_tokens: int = 0
+    now_s: float = 0.0
+
+
+@dataclass(frozen=True, slots=True)
+class Cost:
+    """A replica's price for a call in seconds, and what it rises by for each request, prefill
+    token and output token in flight there that the policy did not know of."""
+
+    base_s: float
+    request_s: float = 0.0
+    prefill_token_s: float = 0.0
+    output_token_s: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)
 class Candidate:
-    """A replica to try, best first; `reasons` maps a scorer's name to its score in [0, 1]."""
+    """A replica to try, best first; `reasons` maps a scorer's name to its score in [0, 1].
+
+    `ttft_s` and `tpot_s` are what the policy predicts for the call there, 0 where it predicts
+    nothing. A `cost` lets gateways that share their counts choose again among the best.
+    """
 
     replica: str
     score: float
     reasons: Mapping[str, float] = field(default_factory=dict)
+    ttft_s: float = 0.0
+    tpot_s: float = 0.0
+    cost: Cost | None = None
 
 
 @dataclass(frozen=True, slots=True)

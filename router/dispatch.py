@@ -14,17 +14,15 @@ from __future__ import annotations
 
 import asyncio
 from collections import Counter
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 from tenacity import AsyncRetrying, retry_if_exception, stop_never, wait_none
 
 from tierway.policies.errors import GatewayError, NoCapacity, Refused, Rejected, UpstreamError
-from tierway.policies.policyset import PolicySet
 from tierway.policies.protocols import Answer, Clock, Upstream
 from tierway.policies.resilience import RetryBudget
 from tierway.policies.types import (
-    BalanceAsk,
     Call,
     Head,
     Model,
@@ -33,17 +31,10 @@ from tierway.policies.types import (
     Trace,
     Usage,
 )
-from tierway.router.fleet import Fleet, Lease
+from tierway.router.balancer import Balancer, Choice, Look
+from tierway.router.fleet import Lease
 
-_BYTES_PER_TOKEN = 4  # a load estimate, not a limit: English text has about four bytes a token
 _OVERFLOW = b"context_length_exceeded"
-
-
-@dataclass(slots=True)
-class PolicyHolder:
-    """The one place that names the policies in force; a swap is one assignment."""
-
-    current: PolicySet
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,23 +47,21 @@ class Ladder:
 
 
 class Dispatcher:
-    """`upstreams` maps a replica's id (a cloud model's name) to its Upstream; `draw` gives
-    uniform numbers in [0, 1); `message_status` is what a client gets when nobody can answer."""
+    """`upstreams` maps a replica's id (a cloud model's name) to its Upstream; `message_status` is
+    what a client gets when nobody can answer."""
 
     def __init__(
         self,
-        fleet: Fleet,
+        balancer: Balancer,
         upstreams: Mapping[str, Upstream],
-        policies: PolicyHolder,
         *,
         clock: Clock,
-        draw: Callable[[], float],
         budget: RetryBudget,
         ladder: Ladder | None = None,
         message_status: int = 503,
     ) -> None:
-        self.fleet, self.upstreams, self.policies = fleet, upstreams, policies
-        self.clock, self.draw, self.budget = clock, draw, budget
+        self.balancer, self.upstreams = balancer, upstreams
+        self.clock, self.budget = clock, budget
         self.ladder = ladder or Ladder()
         self._message_status = message_status
         self.sequences: Counter[str] = Counter()
@@ -129,7 +118,7 @@ class Dispatcher:
 class _Target:
     tier: str
     model: Model
-    replica: str
+    choice: Choice
 
 
 class _Search:
@@ -144,7 +133,7 @@ class _Search:
         self._tried: set[str] = set()
         self._sequences: dict[str, int] = {}
         self._target: _Target | None = None
-        self._tokens = max(1, call.ask.text_bytes // _BYTES_PER_TOKEN)
+        self._looks: dict[str, Look] = {}
 
     def advance(self) -> bool:
         """Picks the next candidate; False when there is none left."""
@@ -152,9 +141,9 @@ class _Search:
         while self._step < len(plan):
             if self._step == 0 or self._may_leave_tier(self._step):
                 for model in plan[self._step].models:
-                    replica = self._pick(plan[self._step].tier, model)
-                    if replica is not None:
-                        self._target = _Target(plan[self._step].tier, model, replica)
+                    choice = self._rank(plan[self._step].tier, model)
+                    if choice:
+                        self._target = _Target(plan[self._step].tier, model, choice)
                         return True
             self._step += 1
         self._target = None
@@ -167,19 +156,20 @@ class _Search:
             raise self._dispatcher.no_capacity(
                 "No replica or cloud model can take this request now.", attempted=False
             )
-        self._tried.add(target.replica)
-        self._trace.attempts += 1
         dispatcher = self._dispatcher
-        source = Source(
-            target.tier, target.model.name, target.replica, self._decision.probabilities
-        )
-        lease = dispatcher.fleet.lease(target.replica, self._tokens)
+        lease = await dispatcher.balancer.take(target.choice)
+        self._tried.add(lease.replica)
+        self._note_choice(target.choice, lease.replica)
         try:
-            answer = await dispatcher.upstreams[target.replica].open(self._call, source)
+            source = Source(
+                target.tier, target.model.name, lease.replica, self._decision.probabilities
+            )
+            answer = await dispatcher.upstreams[lease.replica].open(self._call, source)
         except BaseException as error:
             lease.finish(error)
             raise
-        self._note(target)
+        lease.first_token()
+        self._note(target, lease.replica)
         return LeasedAnswer(answer, lease)
 
     def goes_on(self, error: BaseException) -> bool:
@@ -210,26 +200,18 @@ class _Search:
         cloud = all(model.cloud for model in self._decision.plan[step].models)
         return ladder.cloud if cloud else ladder.other_tier
 
-    def _pick(self, tier: str, model: Model) -> str | None:
-        dispatcher = self._dispatcher
-        views = dispatcher.fleet.snapshot((model.name,))
-        if not views:
-            return None
-        policies = dispatcher.policies.current
-        ask = BalanceAsk(
-            session=self._call.session,
-            prompt_tokens=self._tokens,
-            sequence=self._sequence(tier),
-            draw=dispatcher.draw(),
+    def _rank(self, tier: str, model: Model) -> Choice:
+        balancer = self._dispatcher.balancer
+        look = self._looks.get(model.name)
+        if look is None:
+            look = self._looks[model.name] = balancer.look(self._call, model)
+        return balancer.rank(
+            tier,
+            (model.name,),
+            look,
             tried=frozenset(self._tried),
+            sequence=self._sequence(tier),
         )
-        ranking = policies.for_tier(tier).rank(ask, views)
-        if not ranking.candidates:
-            return None
-        best = ranking.candidates[0]
-        self._trace.balance, self._trace.policy = best.reasons, ranking.policy
-        self._trace.policy_version = policies.version
-        return best.replica
 
     def _sequence(self, tier: str) -> int:
         """The call's number in its tier: one for all its attempts, or a turn-taking policy
@@ -239,9 +221,16 @@ class _Search:
             self._dispatcher.sequences[tier] += 1
         return self._sequences[tier]
 
-    def _note(self, target: _Target) -> None:
+    def _note_choice(self, choice: Choice, replica: str) -> None:
         trace = self._trace
-        trace.tier, trace.model, trace.replica = target.tier, target.model.name, target.replica
+        trace.attempts += 1
+        chosen = next(one for one in choice.ranking.candidates if one.replica == replica)
+        trace.balance, trace.policy = chosen.reasons, choice.ranking.policy
+        trace.policy_version = choice.policy_version
+
+    def _note(self, target: _Target, replica: str) -> None:
+        trace = self._trace
+        trace.tier, trace.model, trace.replica = target.tier, target.model.name, replica
         if self._step > 0:
             trace.degraded = "cloud" if target.model.cloud else "other_tier"
         elif trace.attempts > 1:
@@ -278,7 +267,7 @@ class LeasedAnswer:
             raise
         if not chunk:
             self._ended = True
-            self._lease.finish()
+            self._lease.finish(None, self._answer.usage)
         return chunk
 
     async def aclose(self) -> None:

@@ -7,12 +7,17 @@ negative. Breakers are fed by what became of each lease.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+import heapq
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from typing import Protocol
 
 from tierway.policies.protocols import Clock
 from tierway.policies.resilience import Breaker, BreakerRules, may_open, verdict
-from tierway.policies.types import ReplicaView
+from tierway.policies.types import Counts, Pace, ReplicaView, Usage, Work
+
+RECENT_HALF_LIFE_S = 10.0
+_NOTHING = Counts()
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,60 +31,147 @@ class ReplicaSpec:
     engine: str = "generic"
     weight: float = 1.0
     gpu: str = ""
+    gpus: int = 1
+    preallocates: bool = True
     node: str = ""
     zone: str = ""
 
 
 @dataclass(slots=True)
 class Facts:
-    """What an engine last said of itself; `read_s` is when, None for never."""
+    """What an engine last said of itself; `read_s` is when, None for never. GPU facts have a
+    time of their own, `gpu_read_s`."""
 
     waiting: int | None = None
     running: int | None = None
     kv_usage: float | None = None
+    kv_capacity_tokens: int | None = None
+    read_s: float | None = None
     gpu_utilisation: float | None = None
     gpu_memory_used_bytes: int | None = None
+    gpu_memory_bytes: int | None = None
     gpu_temperature_celsius: float | None = None
-    read_s: float | None = None
+    gpu_throttled: bool = False
+    gpu_read_s: float | None = None
 
 
 @dataclass(slots=True)
 class _Replica:
+    """`view` is what policies see, None when something of it has changed since it was made."""
+
     spec: ReplicaSpec
     breaker: Breaker
+    pace: Pace
     facts: Facts = field(default_factory=Facts)
     inflight: int = 0
-    inflight_tokens: int = 0
+    prompt_tokens: int = 0
+    prefill_tokens: int = 0
+    output_tokens: int = 0
+    others: Counts = _NOTHING
+    recent_s: float = 0.0
+    recent_at_s: float = 0.0
+    unread: list[tuple[float, int, Lease]] = field(default_factory=list)
     served: int = 0
     failed: int = 0
     draining: bool = False
     alive: bool = True
+    view: ReplicaView | None = None
+
+    def fade(self, now: float) -> None:
+        """Lets the recent work fade to this moment."""
+        self.recent_s *= 0.5 ** max(0.0, (now - self.recent_at_s) / RECENT_HALF_LIFE_S)
+        self.recent_at_s = now
+
+    def book(self, work: Work, sign: int) -> None:
+        self.inflight += sign
+        self.prompt_tokens += sign * work.prompt_tokens
+        self.output_tokens += sign * work.output_tokens
+        self.view = None
+
+    def counts(self) -> Counts:
+        """What this gateway has in flight there."""
+        return Counts(
+            self.inflight,
+            self.prompt_tokens,
+            self.prefill_tokens,
+            self.output_tokens,
+            self.prompt_tokens + self.output_tokens,
+        )
+
+
+class Watch(Protocol):
+    """Sees the course of a lease, each moment once."""
+
+    def on_first_token(self, lease: Lease, now: float) -> None: ...
+    def on_end(
+        self, lease: Lease, now: float, error: BaseException | None, usage: Usage | None
+    ) -> None: ...
 
 
 class Lease:
-    """One slot on one replica. `finish` gives it back once; later calls do nothing."""
+    """One slot on one replica, taken for `work`. `first_token` and `finish` count once; later
+    calls do nothing. `taken_s` is when it was taken, `first_s` when the first token came."""
 
-    __slots__ = ("_finish", "replica")
+    __slots__ = (
+        "_ended",
+        "_fleet",
+        "_reading",
+        "_replica",
+        "_watch",
+        "first_s",
+        "replica",
+        "taken_s",
+        "work",
+    )
 
-    def __init__(self, replica: str, finish: Callable[[BaseException | None], None]) -> None:
-        self.replica = replica
-        self._finish: Callable[[BaseException | None], None] | None = finish
+    def __init__(
+        self, fleet: Fleet, replica: _Replica, work: Work, now: float, watch: Watch | None
+    ) -> None:
+        self.replica = replica.spec.id
+        self.work = work
+        self.taken_s = now
+        self.first_s: float | None = None
+        self._fleet, self._replica = fleet, replica
+        self._watch = watch
+        self._reading, self._ended = True, False
 
-    def finish(self, error: BaseException | None = None) -> None:
-        """`error` is what ended the request, None for a good answer. A request given up by
-        its client ends with CancelledError, which says nothing about the replica."""
-        finish, self._finish = self._finish, None
-        if finish is not None:
-            finish(error)
+    def first_token(self) -> None:
+        """The prompt is read: its tokens wait no longer."""
+        if self.first_s is None and not self._ended:
+            self.first_s = self._fleet.clock()
+            self.prompt_read()
+            if self._watch is not None:
+                self._watch.on_first_token(self, self.first_s)
+
+    def prompt_read(self) -> None:
+        """Takes the prompt out of what waits to be read, without saying that a token came."""
+        if self._reading:
+            self._reading = False
+            self._replica.prefill_tokens -= self.work.prefill_tokens
+            self._replica.view = None
+
+    def finish(self, error: BaseException | None = None, usage: Usage | None = None) -> None:
+        """`error` is what ended the request, None for a good answer; `usage` what that
+        reported. A request given up by its client ends with CancelledError, which says nothing
+        about the replica."""
+        if self._ended:
+            return
+        self.prompt_read()
+        self._ended = True
+        self._replica.book(self.work, -1)
+        self._fleet.judge(self._replica, error)
+        if self._watch is not None:
+            self._watch.on_end(self, self._fleet.clock(), error, usage)
 
 
 class Fleet:
     def __init__(
         self, specs: Iterable[ReplicaSpec], *, clock: Clock, rules: BreakerRules | None = None
     ) -> None:
-        self._clock = clock
+        self.clock = clock
         self._rules = rules or BreakerRules()
-        self._replicas = {spec.id: _Replica(spec, Breaker(self._rules)) for spec in specs}
+        self._replicas = {spec.id: _Replica(spec, Breaker(self._rules), Pace()) for spec in specs}
+        self._leases = 0
         self._by_model: dict[str, list[_Replica]] = {}
         for replica in self._replicas.values():
             self._by_model.setdefault(replica.spec.model, []).append(replica)
@@ -93,13 +185,13 @@ class Fleet:
         Where every breaker of a model is open, those that answer their health checks count as
         available all the same: a bad answer is better than none, and a good one tells.
         """
-        now = self._clock()
+        now = self.clock()
         return tuple(
             view for model in models for view in self._views(self._by_model.get(model, ()), now)
         )
 
     def has_available(self, models: Sequence[str]) -> bool:
-        now = self._clock()
+        now = self.clock()
         replicas = [r for model in models for r in self._by_model.get(model, ())]
         return any(not r.draining and r.breaker.allows(now) for r in replicas) or any(
             not r.draining and r.alive for r in replicas
@@ -116,45 +208,77 @@ class Fleet:
             for replica, view in zip(replicas, views, strict=True)
         ]
 
-    def lease(self, replica_id: str, tokens: int) -> Lease:
-        """Takes a slot. A replica whose breaker is half-open uses its one probe for it."""
+    def lease(
+        self,
+        replica_id: str,
+        work: Work,
+        *,
+        cost_s: float = 0.0,
+        read_by_s: float | None = None,
+        watch: Watch | None = None,
+    ) -> Lease:
+        """Takes a slot. A replica whose breaker is half-open uses its one probe for it.
+
+        `cost_s` is the predicted work, for the record of what was given lately. `read_by_s` is
+        when the prompt may count as read where no first token tells (a call that does not
+        stream)."""
         replica = self._replicas[replica_id]
-        replica.inflight += 1
-        replica.inflight_tokens += tokens
-        replica.breaker.begin_probe(self._clock())
+        now = self.clock()
+        replica.book(work, 1)
+        replica.prefill_tokens += work.prefill_tokens
+        replica.fade(now)
+        replica.recent_s += cost_s
+        replica.breaker.begin_probe(now)
+        lease = Lease(self, replica, work, now, watch)
+        if read_by_s is not None:
+            self._leases += 1
+            heapq.heappush(replica.unread, (read_by_s, self._leases, lease))
+        return lease
 
-        def finish(error: BaseException | None) -> None:
-            replica.inflight -= 1
-            replica.inflight_tokens -= tokens
-            self._judge(replica, error)
+    def counts(self) -> Mapping[str, Counts]:
+        """What this gateway has in flight, by replica."""
+        return {name: replica.counts() for name, replica in self._replicas.items()}
 
-        return Lease(replica_id, finish)
+    def set_others(self, others: Mapping[str, Counts]) -> None:
+        """What all other gateways have in flight, by replica; those left out have nothing."""
+        for name, replica in self._replicas.items():
+            found = others.get(name, _NOTHING)
+            if found != replica.others:
+                replica.others, replica.view = found, None
+
+    def set_pace(self, replica_id: str, pace: Pace) -> None:
+        self._replicas[replica_id].pace = pace
+        self._replicas[replica_id].view = None
 
     def report_health(self, replica_id: str, *, alive: bool) -> None:
         """What an active check found: hard evidence both ways."""
-        self._replicas[replica_id].alive = alive
-        self._replicas[replica_id].breaker.record_health(self._clock(), alive)
+        replica = self._replicas[replica_id]
+        replica.alive, replica.view = alive, None
+        replica.breaker.record_health(self.clock(), alive)
 
     def update_facts(self, replica_id: str, facts: Facts) -> None:
         self._replicas[replica_id].facts = facts
+        self._replicas[replica_id].view = None
 
     def set_draining(self, replica_id: str, draining: bool) -> None:
         self._replicas[replica_id].draining = draining
+        self._replicas[replica_id].view = None
 
     def inflight(self) -> Mapping[str, int]:
         return {name: replica.inflight for name, replica in self._replicas.items()}
 
     def breaker_state(self, replica_id: str) -> str:
-        return self._replicas[replica_id].breaker.state(self._clock())
+        return self._replicas[replica_id].breaker.state(self.clock())
 
     def totals(self, replica_id: str) -> tuple[int, int]:
         """(requests served, requests failed) since start."""
         replica = self._replicas[replica_id]
         return replica.served, replica.failed
 
-    def _judge(self, replica: _Replica, error: BaseException | None) -> None:
-        now = self._clock()
+    def judge(self, replica: _Replica, error: BaseException | None) -> None:
+        now = self.clock()
         found = verdict(error)
+        replica.view = None
         replica.served += found == "success"
         replica.failed += found in ("failure", "hard")
         if found in ("success", "hard"):
@@ -172,29 +296,51 @@ class Fleet:
 
 
 def _view(replica: _Replica, now: float) -> ReplicaView:
-    spec, facts = replica.spec, replica.facts
+    while replica.unread and replica.unread[0][0] <= now:
+        heapq.heappop(replica.unread)[2].prompt_read()
+    view = replica.view
+    if view is None or not replica.breaker.closed:
+        view = replica.view = _made(replica, now)
+    return view
+
+
+def _made(replica: _Replica, now: float) -> ReplicaView:
+    spec, facts, others = replica.spec, replica.facts, replica.others
     reason = ""
     if replica.draining:
         reason = "draining"
     elif not replica.breaker.allows(now):
         reason = f"breaker {replica.breaker.state(now)}"
+    prompt_tokens = replica.prompt_tokens + others.prompt_tokens
     return ReplicaView(
         id=spec.id,
         model=spec.model,
         tier=spec.tier,
-        inflight=replica.inflight,
-        inflight_tokens=replica.inflight_tokens,
+        inflight=replica.inflight + others.requests,
+        inflight_tokens=prompt_tokens,
+        prefill_tokens=replica.prefill_tokens + others.prefill_tokens,
+        output_tokens=replica.output_tokens + others.output_tokens,
+        context_tokens=replica.prompt_tokens + replica.output_tokens + others.context_tokens,
         weight=spec.weight,
         available=not reason,
         unavailable_reason=reason,
         waiting=facts.waiting,
         running=facts.running,
         kv_usage=facts.kv_usage,
-        facts_age_s=None if facts.read_s is None else now - facts.read_s,
+        kv_capacity_tokens=facts.kv_capacity_tokens,
+        facts_at_s=facts.read_s,
         gpu=spec.gpu,
+        gpus=spec.gpus,
         gpu_utilisation=facts.gpu_utilisation,
         gpu_memory_used_bytes=facts.gpu_memory_used_bytes,
+        gpu_memory_bytes=facts.gpu_memory_bytes,
         gpu_temperature_celsius=facts.gpu_temperature_celsius,
+        gpu_throttled=facts.gpu_throttled,
+        gpu_facts_at_s=facts.gpu_read_s,
+        preallocates=spec.preallocates,
+        pace=replica.pace,
+        recent_s=replica.recent_s,
+        recent_at_s=replica.recent_at_s,
         node=spec.node,
         zone=spec.zone,
     )

@@ -15,7 +15,7 @@ from tierway.cache.lookup import Hit
 from tierway.cache.replayed import PacedReplay, Replay
 from tierway.policies.errors import BrokenStream
 from tierway.policies.protocols import Answer
-from tierway.policies.types import Head, Source
+from tierway.policies.types import Head, Source, Work
 from tierway.router.cloud_stream import CloudStream
 from tierway.router.dispatch import LeasedAnswer
 from tierway.router.fleet import Fleet, ReplicaSpec
@@ -131,7 +131,7 @@ async def make_cloud(script: Script) -> Answer:
 
 async def make_leased(script: Script) -> Answer:
     fleet = Fleet([ReplicaSpec("m@a:1", "m", "small", "")], clock=FakeClock())
-    return LeasedAnswer(fake(script), fleet.lease("m@a:1", 1))
+    return LeasedAnswer(fake(script), fleet.lease("m@a:1", Work(1, 1)))
 
 
 async def make_share(script: Script) -> Answer:
@@ -271,7 +271,7 @@ def test_closing_midway_closes_the_upstream(make: Make) -> None:
 def test_closing_midway_frees_the_slot_and_says_nothing_of_the_replica() -> None:
     async def main() -> None:
         fleet = Fleet([ReplicaSpec("m@a:1", "m", "small", "")], clock=FakeClock())
-        answer = LeasedAnswer(fake(Script()), fleet.lease("m@a:1", 1))
+        answer = LeasedAnswer(fake(Script()), fleet.lease("m@a:1", Work(1, 1)))
         await answer.read()
         assert fleet.inflight() == {"m@a:1": 1}
         await answer.aclose()

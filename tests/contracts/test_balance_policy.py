@@ -31,7 +31,7 @@ views = st.lists(
         waiting=unsure,
         running=unsure,
         kv_usage=st.none() | st.floats(0, 1),
-        facts_age_s=st.none() | st.floats(0, 1e6),
+        facts_at_s=st.none() | st.floats(-1e6, 0),
     ),
     max_size=6,
     unique_by=lambda view: view.id,

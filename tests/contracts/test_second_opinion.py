@@ -18,7 +18,8 @@ from tierway.policies.policyset import PolicySet
 from tierway.policies.protocols import SecondOpinion
 from tierway.policies.resilience import RetryBudget
 from tierway.policies.types import Call, Model, Tier
-from tierway.router.dispatch import Dispatcher, PolicyHolder
+from tierway.router.balancer import Balancer, PolicyHolder
+from tierway.router.dispatch import Dispatcher
 from tierway.router.fleet import Fleet, ReplicaSpec
 from tierway.router.opinion import TierOpinion
 
@@ -56,12 +57,12 @@ def tier(monkeypatch: pytest.MonkeyPatch) -> SecondOpinion:
 
     made = Tier("small", 0, "7b", (Model("s", "small"),))
     clock = FakeClock()
+    fleet = Fleet([ReplicaSpec("s@a:1", "s", "small", "")], clock=clock)
+    holder = PolicyHolder(PolicySet.build([made]))
     dispatcher = Dispatcher(
-        Fleet([ReplicaSpec("s@a:1", "s", "small", "")], clock=clock),
+        Balancer(fleet, holder, clock=clock, draw=lambda: 0.0),
         {"s@a:1": ScriptedUpstream(answer)},
-        PolicyHolder(PolicySet.build([made])),
         clock=clock,
-        draw=lambda: 0.0,
         budget=RetryBudget(),
     )
     return TierOpinion(dispatcher, made, clock=clock)

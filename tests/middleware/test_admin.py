@@ -11,7 +11,7 @@ from fakes import completion, make_call
 
 from tierway.cache.keys import fingerprint
 from tierway.policies.cacheability import CacheRules, lookup
-from tierway.policies.types import Source
+from tierway.policies.types import Source, Work
 
 CALLS = [
     ("GET", "/admin/state", "read"),
@@ -60,7 +60,7 @@ def test_probes_and_metrics_need_none() -> None:
 
 def test_the_state_shows_tiers_replicas_cache_and_tenants() -> None:
     async def main(admin: Admin) -> None:
-        lease = admin.parts.fleet.lease(FIRST, 100)
+        lease = admin.parts.fleet.lease(FIRST, Work(100, 100))
         state = await admin.state()
         lease.finish()
         tier = state["tiers"]["small"]

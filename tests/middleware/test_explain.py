@@ -16,6 +16,7 @@ from tierway.middleware.config import Settings
 from tierway.middleware.explain import as_text, explain, explain_main
 from tierway.middleware.parts import Parts
 from tierway.policies.errors import BadCall
+from tierway.policies.types import Work
 
 CONFIG: dict[str, Any] = {
     "cache": {"mode": "off"},
@@ -78,7 +79,7 @@ def test_an_easy_question_goes_to_the_small_tier() -> None:
 
 def test_the_best_replica_comes_first_and_one_that_is_out_says_why() -> None:
     def busy(parts: Parts) -> None:
-        parts.fleet.lease("m@a:1", 100)
+        parts.fleet.lease("m@a:1", Work(100, 100))
 
     def out(parts: Parts) -> None:
         parts.fleet.set_draining("m@a:1", True)

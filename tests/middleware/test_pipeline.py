@@ -34,7 +34,8 @@ from tierway.policies.errors import BadCall, CacheError, NoCapacity, Refused, Re
 from tierway.policies.policyset import PolicySet
 from tierway.policies.resilience import RetryBudget
 from tierway.policies.types import CacheControl, Call, Controls, Model, Tier, Trace, Usage
-from tierway.router.dispatch import Dispatcher, PolicyHolder
+from tierway.router.balancer import Balancer, PolicyHolder
+from tierway.router.dispatch import Dispatcher
 from tierway.router.fleet import Fleet, ReplicaSpec
 from tierway.router.route import RouteRules, TierRouter
 
@@ -78,11 +79,11 @@ class Rig:
             tiers, self.scale, self.fleet, rules=RouteRules(), draw=lambda: 0.0
         )
         self.dispatcher = Dispatcher(
-            self.fleet,
+            Balancer(
+                self.fleet, PolicyHolder(PolicySet.build(tiers)), clock=self.clock, draw=lambda: 0.0
+            ),
             self.upstreams,
-            PolicyHolder(PolicySet.build(tiers)),
             clock=self.clock,
-            draw=lambda: 0.0,
             budget=RetryBudget(),
         )
         self.embedder = embedder or ScriptedEmbedder(VECTORS, otherwise=lambda _: [0.0, 1.0])

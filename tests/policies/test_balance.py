@@ -40,7 +40,7 @@ facts = st.builds(
     waiting=st.none() | st.integers(0, 100),
     running=st.none() | st.integers(0, 300),
     kv_usage=st.none() | st.floats(0, 1),
-    facts_age_s=st.none() | st.floats(0, 20),
+    facts_at_s=st.none() | st.floats(-20, 0),
     gpu_temperature_celsius=st.none() | st.floats(0, 120),
 )
 fleets = st.lists(facts, min_size=1, max_size=6).map(
@@ -244,17 +244,17 @@ def test_a_session_stays_home_until_load_breaks_it() -> None:
 
 
 def test_fresh_engine_facts_count_and_stale_ones_do_not() -> None:
-    busy = view("busy", waiting=40, running=60, kv_usage=0.99, facts_age_s=0.5)
-    idle = view("idle", waiting=0, running=0, kv_usage=0.1, facts_age_s=0.5)
+    busy = view("busy", waiting=40, running=60, kv_usage=0.99, facts_at_s=-0.5)
+    idle = view("idle", waiting=0, running=0, kv_usage=0.1, facts_at_s=-0.5)
     picks = {first("llm", ask(f"s{n}"), [busy, idle]) for n in range(40)}
     assert picks == {"idle"}
-    stale = [replace(busy, facts_age_s=6.0), replace(idle, facts_age_s=6.0)]
+    stale = [replace(busy, facts_at_s=-6.0), replace(idle, facts_at_s=-6.0)]
     assert len({first("llm", ask(f"s{n}"), stale) for n in range(40)}) == 2
 
 
 def test_silence_of_an_engine_does_not_look_like_idleness() -> None:
-    known = [view(f"r{n}", waiting=5, running=20, facts_age_s=0.1) for n in range(3)]
-    silent = view("silent", waiting=0, running=0, kv_usage=0.0, facts_age_s=300.0)
+    known = [view(f"r{n}", waiting=5, running=20, facts_at_s=-0.1) for n in range(3)]
+    silent = view("silent", waiting=0, running=0, kv_usage=0.0, facts_at_s=-300.0)
     picks = Counter(first("llm", ask(f"s{n}"), [*known, silent]) for n in range(200))
     assert picks["silent"] < 2 * 200 / 4
 

@@ -17,7 +17,8 @@ from tierway.policies.errors import (
 from tierway.policies.policyset import PolicySet
 from tierway.policies.resilience import RetryBudget
 from tierway.policies.types import Call, Model, Tier, TierDecision, TierPlan, Trace
-from tierway.router.dispatch import Dispatcher, Ladder, PolicyHolder
+from tierway.router.balancer import Balancer, PolicyHolder
+from tierway.router.dispatch import Dispatcher, Ladder
 from tierway.router.fleet import Fleet, ReplicaSpec
 
 MODELS = {
@@ -53,11 +54,9 @@ class Bench:
         self.upstreams = {spec.id: ScriptedUpstream(FakeAnswer([b"ok"])) for spec in specs}
         self.holder = PolicyHolder(PolicySet.build(tiers))
         self.dispatcher = Dispatcher(
-            self.fleet,
+            Balancer(self.fleet, self.holder, clock=self.clock, draw=lambda: 0.0),
             self.upstreams,
-            self.holder,
             clock=self.clock,
-            draw=lambda: 0.0,
             budget=RetryBudget(share, floor),
             ladder=ladder,
         )

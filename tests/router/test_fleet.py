@@ -8,6 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tierway.policies.errors import BrokenStream, Refused, Rejected
+from tierway.policies.types import Work
 from tierway.router.fleet import Facts, Fleet, ReplicaSpec
 
 
@@ -22,7 +23,7 @@ def available(fleet: Fleet) -> list[str]:
 
 def fail(fleet: Fleet, replica: str, error: BaseException, times: int = 1) -> None:
     for _ in range(times):
-        fleet.lease(replica, 1).finish(error)
+        fleet.lease(replica, Work(1, 1)).finish(error)
 
 
 @given(st.lists(st.tuples(st.integers(0, 2), st.booleans(), st.integers(1, 500)), max_size=60))
@@ -32,7 +33,7 @@ def test_counts_are_what_is_in_flight_and_never_negative(
     fleet, open_leases = make(), []
     for replica, take, tokens in steps:
         if take or not open_leases:
-            open_leases.append((fleet.lease(f"m@h:{replica}", tokens), tokens))
+            open_leases.append((fleet.lease(f"m@h:{replica}", Work(tokens, tokens)), tokens))
         else:
             lease, _ = open_leases.pop(0)
             lease.finish(None)
@@ -53,7 +54,7 @@ def test_a_refused_connection_takes_the_replica_out_at_once() -> None:
     assert fleet.snapshot(["m"])[0].unavailable_reason == "breaker open"
     clock.advance(11)
     assert "m@h:0" in available(fleet)  # half-open: one probe may go
-    probe = fleet.lease("m@h:0", 1)
+    probe = fleet.lease("m@h:0", Work(1, 1))
     assert "m@h:0" not in available(fleet)
     probe.finish(None)
     assert "m@h:0" in available(fleet)
@@ -96,7 +97,7 @@ def test_a_good_health_check_ends_what_a_refusal_began() -> None:
 
 def test_draining_takes_no_new_calls_and_keeps_the_old() -> None:
     fleet = make()
-    lease = fleet.lease("m@h:0", 5)
+    lease = fleet.lease("m@h:0", Work(5, 5))
     fleet.set_draining("m@h:0", True)
     view = fleet.snapshot(["m"])[0]
     assert (view.available, view.unavailable_reason, view.inflight) == (False, "draining", 1)
@@ -108,16 +109,16 @@ def test_draining_takes_no_new_calls_and_keeps_the_old() -> None:
 def test_facts_carry_their_age() -> None:
     clock = FakeClock()
     fleet = make(clock=clock)
-    assert fleet.snapshot(["m"])[0].facts_age_s is None
+    assert fleet.snapshot(["m"])[0].facts_at_s is None
     fleet.update_facts("m@h:0", Facts(waiting=3, kv_usage=0.5, read_s=clock.now))
     clock.advance(2)
     view = fleet.snapshot(["m"])[0]
-    assert (view.waiting, view.kv_usage, view.facts_age_s) == (3, 0.5, 2)
+    assert (view.waiting, view.kv_usage, view.facts_at_s) == (3, 0.5, clock.now - 2)
 
 
 def test_totals_tell_good_from_bad() -> None:
     fleet = make()
-    fleet.lease("m@h:0", 1).finish(None)
+    fleet.lease("m@h:0", Work(1, 1)).finish(None)
     fail(fleet, "m@h:0", BrokenStream("cut"))
     assert fleet.totals("m@h:0") == (1, 1)
 

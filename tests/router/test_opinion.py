@@ -15,7 +15,8 @@ from tierway.policies.errors import CacheError, Refused, Rejected
 from tierway.policies.policyset import PolicySet
 from tierway.policies.resilience import RetryBudget
 from tierway.policies.types import Call, Model, Tier
-from tierway.router.dispatch import Dispatcher, PolicyHolder
+from tierway.router.balancer import Balancer, PolicyHolder
+from tierway.router.dispatch import Dispatcher
 from tierway.router.fleet import Fleet, ReplicaSpec
 from tierway.router.opinion import BARE_YES, TierOpinion, may_judge, probability, prompt
 
@@ -50,11 +51,14 @@ class Bench:
         self.fleet = Fleet(specs, clock=self.clock)
         self.upstreams = {"c": ScriptedUpstream(says("yes")), "s@a:1": ScriptedUpstream(*script)}
         dispatcher = Dispatcher(
-            self.fleet,
+            Balancer(
+                self.fleet,
+                PolicyHolder(PolicySet.build([tier])),
+                clock=self.clock,
+                draw=lambda: 0.0,
+            ),
             self.upstreams,
-            PolicyHolder(PolicySet.build([tier])),
             clock=self.clock,
-            draw=lambda: 0.0,
             budget=RetryBudget(),
         )
         self.judge = TierOpinion(dispatcher, tier, clock=self.clock)

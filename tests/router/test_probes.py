@@ -166,7 +166,7 @@ def test_a_round_brings_facts_with_their_age_and_leaves_the_cloud_alone() -> Non
         assert sorted(rig.probe.asked) == ["a", "b"]
         rig.clock.advance(4)
         first, unknown = rig.views()
-        assert (first.running, first.waiting, first.facts_age_s) == (3, 1, 4)
+        assert (first.running, first.waiting, first.facts_at_s) == (3, 1, rig.clock() - 4)
         assert (unknown.running, unknown.waiting) == (None, None)
 
     asyncio.run(main())
@@ -179,7 +179,7 @@ def test_a_page_that_cannot_be_had_leaves_the_last_facts_to_age() -> None:
         rig.clock.advance(2)
         rig.probe.page = ""
         await rig.poller.poll()
-        assert (rig.views()[0].running, rig.views()[0].facts_age_s) == (3, 2)
+        assert (rig.views()[0].running, rig.views()[0].facts_at_s) == (3, rig.clock() - 2)
 
     asyncio.run(main())
 
@@ -209,7 +209,7 @@ def test_answers_that_are_slow_or_faulty_take_nobody_out_and_bring_nobody_back()
             rig.probe.alive = alive
             await rig.poller.poll()
         assert all(view.available for view in rig.views())
-        assert (rig.views()[0].running, rig.views()[0].facts_age_s) == (3, 2)
+        assert (rig.views()[0].running, rig.views()[0].facts_at_s) == (3, rig.clock() - 2)
         await rig.poller.poll()
         rig.probe.alive = None
         await rig.poller.poll()

@@ -1,0 +1,199 @@
+"""The one place where a call becomes a choice of replica.
+
+`look` gathers what is known of a call, once; `rank` asks the policy in force about a snapshot
+of the fleet; `take` reserves a slot on the best of the ranking, over all gateways. Dispatch,
+`explain` and the benchmarks all go through here, so that they cannot differ. What becomes of a
+lease teaches the learners: see `Learner`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+from tierway.policies.policyset import PolicySet
+from tierway.policies.protocols import Clock
+from tierway.policies.types import (
+    BalanceAsk,
+    Call,
+    Candidate,
+    Model,
+    Ranking,
+    ReplicaView,
+    Usage,
+    Work,
+)
+from tierway.router.fleet import Fleet, Lease
+
+_BYTES_PER_TOKEN = 4  # a load estimate, not a limit: English text has about four bytes a token
+_OUTPUT_TOKENS = 256
+
+
+@dataclass(slots=True)
+class PolicyHolder:
+    """The one place that names the policies in force; a swap is one assignment."""
+
+    current: PolicySet
+
+
+@dataclass(frozen=True, slots=True)
+class Look:
+    """What balancing knows of one call. `output_tokens` is what the answer is expected to
+    have, `blocks` the chained hashes of the prompt's leading blocks of `block_tokens` each."""
+
+    session: str
+    prompt_tokens: int
+    output_tokens: int = _OUTPUT_TOKENS
+    blocks: tuple[int, ...] = ()
+    block_tokens: float = 64.0
+    stream: bool = True
+
+
+class Match(Protocol):
+    """Leading blocks of a prompt: `held` by replica, `common` shared by everybody."""
+
+    @property
+    def held(self) -> Mapping[str, int]: ...
+    @property
+    def common(self) -> int: ...
+
+
+class Prefixes(Protocol):
+    """Which replica's KV cache holds which leading blocks; see prefixes.py."""
+
+    def match(self, blocks: Sequence[int]) -> Match: ...
+    def insert(self, replica: str, blocks: Sequence[int]) -> None: ...
+
+
+class Learner(Protocol):
+    """Learns from what became of calls."""
+
+    def on_first_token(self, placed: Placed, lease: Lease, now: float) -> None: ...
+    def on_end(
+        self,
+        placed: Placed,
+        lease: Lease,
+        now: float,
+        error: BaseException | None,
+        usage: Usage | None,
+    ) -> None: ...
+
+
+@dataclass(frozen=True, slots=True)
+class Placed:
+    """One call on one replica, as it was known when it was placed there; hands the course of
+    its lease on to the learners."""
+
+    look: Look
+    ask: BalanceAsk
+    view: ReplicaView
+    candidate: Candidate
+    learners: Sequence[Learner]
+
+    def on_first_token(self, lease: Lease, now: float) -> None:
+        for learner in self.learners:
+            learner.on_first_token(self, lease, now)
+
+    def on_end(
+        self, lease: Lease, now: float, error: BaseException | None, usage: Usage | None
+    ) -> None:
+        for learner in self.learners:
+            learner.on_end(self, lease, now, error, usage)
+
+
+@dataclass(frozen=True, slots=True)
+class Choice:
+    """A ranking with what it was made from."""
+
+    ranking: Ranking
+    look: Look
+    ask: BalanceAsk
+    views: tuple[ReplicaView, ...]
+    policy_version: int = 0
+
+    def __bool__(self) -> bool:
+        return bool(self.ranking.candidates)
+
+
+class Balancer:
+    """`draw` gives uniform numbers in [0, 1). Without `prefixes` no replica is believed to
+    hold anything."""
+
+    def __init__(
+        self,
+        fleet: Fleet,
+        policies: PolicyHolder,
+        *,
+        clock: Clock,
+        draw: Callable[[], float],
+        prefixes: Prefixes | None = None,
+        learners: Sequence[Learner] = (),
+    ) -> None:
+        self.fleet, self.policies, self.prefixes = fleet, policies, prefixes
+        self.clock, self.draw = clock, draw
+        self._learners = tuple(learners)
+
+    def look(self, call: Call, model: Model) -> Look:
+        """What is known of a call that is to go to `model`."""
+        return Look(
+            session=call.session,
+            prompt_tokens=max(1, call.ask.text_bytes // _BYTES_PER_TOKEN),
+            output_tokens=min(_OUTPUT_TOKENS, call.ask.max_tokens or _OUTPUT_TOKENS),
+            stream=call.stream,
+        )
+
+    def rank(
+        self,
+        tier: str,
+        models: Sequence[str],
+        look: Look,
+        *,
+        tried: frozenset[str] = frozenset(),
+        sequence: int = 0,
+    ) -> Choice:
+        """The order in which replicas of `models` should be tried, as the policy in force of
+        the tier sees it now; falsy when none may take the call."""
+        policies = self.policies.current
+        views = self.fleet.snapshot(models)
+        ask = self._ask(look, tried, sequence)
+        ranking = policies.for_tier(tier).rank(ask, views)
+        return Choice(ranking, look, ask, views, policies.version)
+
+    async def take(self, choice: Choice) -> Lease:
+        """A slot on the best replica of a choice that has any."""
+        best = choice.ranking.candidates[0]
+        look, ask = choice.look, choice.ask
+        view = next(view for view in choice.views if view.id == best.replica)
+        cached = min(ask.cached.get(best.replica, 0), max(0, look.prompt_tokens - 1))
+        work = Work(look.prompt_tokens, look.prompt_tokens - cached, look.output_tokens)
+        lease = self.fleet.lease(
+            best.replica,
+            work,
+            cost_s=best.ttft_s + best.tpot_s * look.output_tokens,
+            read_by_s=None if look.stream else ask.now_s + best.ttft_s,
+            watch=Placed(look, ask, view, best, self._learners),
+        )
+        if self.prefixes is not None:
+            self.prefixes.insert(best.replica, look.blocks)
+        return lease
+
+    def _ask(self, look: Look, tried: frozenset[str], sequence: int) -> BalanceAsk:
+        cached: Mapping[str, int] = {}
+        common = 0
+        if self.prefixes is not None and look.blocks:
+            match = self.prefixes.match(look.blocks)
+            size = look.block_tokens
+            cached = {name: int(blocks * size) for name, blocks in match.held.items()}
+            common = int(match.common * size)
+        return BalanceAsk(
+            session=look.session,
+            prompt_tokens=look.prompt_tokens,
+            sequence=sequence,
+            draw=self.draw(),
+            tried=tried,
+            output_tokens=look.output_tokens,
+            cached=cached,
+            common_tokens=common,
+            now_s=self.clock(),
+        )
