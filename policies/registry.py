@@ -16,9 +16,10 @@ from typing import Any
 
 from tierway.policies.balance import Policy
 from tierway.policies.errors import ConfigError
+from tierway.policies.latency import LlmPolicy
 from tierway.policies.pickers import Best, Drawn, InTurn, TwoChoices
 from tierway.policies.protocols import BalancePolicy
-from tierway.policies.scorers import ExpectedWait, LeastRequest, Rendezvous, WeightedLeastRequest
+from tierway.policies.scorers import LeastRequest, Rendezvous, WeightedLeastRequest
 
 Options = Mapping[str, Any]
 Factory = Callable[[Options], BalancePolicy]
@@ -51,11 +52,10 @@ def _plain(policy: Policy) -> Factory:
 
 
 def _llm(options: Options) -> BalancePolicy:
-    scorer = ExpectedWait(**_checked(options, ExpectedWait))
-    return Policy("llm", Best(), ((scorer, 1.0),))
+    return LlmPolicy(**_checked(options, LlmPolicy))
 
 
-def _checked(options: Options, shape: type[ExpectedWait]) -> dict[str, float]:
+def _checked(options: Options, shape: type[Any]) -> dict[str, float]:
     """The options as floats, checked against the fields of `shape` and their ranges."""
     allowed = {item.name: item for item in fields(shape)}
     faults, values = [], {}

@@ -222,8 +222,9 @@ class ReplicaView:
     `kv_usage` (0..1) come from the engine and were read at `facts_at_s` (None where nothing was
     ever read), GPU facts likewise at `gpu_facts_at_s`; a multi-GPU replica is its worst GPU.
     `preallocates` tells of an engine that takes all GPU memory at its start, so that memory
-    pressure shows in `kv_usage` and not in the framebuffer. `recent_s` is work given to it
-    lately, in predicted seconds, as it was at `recent_at_s`; it fades since.
+    pressure shows in `kv_usage` and not in the framebuffer. `unseen` is how many requests the
+    engine told of that no gateway had in flight: traffic from elsewhere. `recent_s` is work given
+    to it lately, in predicted seconds, as it was at `recent_at_s`; it fades since.
     """
 
     id: str
@@ -252,6 +253,7 @@ class ReplicaView:
     gpu_facts_at_s: float | None = None
     preallocates: bool = True
     pace: Pace = Pace()
+    unseen: float = 0.0
     recent_s: float = 0.0
     recent_at_s: float = 0.0
     node: str = ""

@@ -12,11 +12,11 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Protocol
 
+from tierway.policies.latency import RECENT_HALF_LIFE_S
 from tierway.policies.protocols import Clock
 from tierway.policies.resilience import Breaker, BreakerRules, may_open, verdict
 from tierway.policies.types import Counts, Pace, ReplicaView, Usage, Work
 
-RECENT_HALF_LIFE_S = 10.0
 _NOTHING = Counts()
 
 
@@ -57,7 +57,10 @@ class Facts:
 
 @dataclass(slots=True)
 class _Replica:
-    """`view` is what policies see, None when something of it has changed since it was made."""
+    """`view` is what policies see, None when something of it has changed since it was made.
+    `given_tokens` counts all uncached prompt tokens ever sent there; `unseen` are the last two
+    readings of how many requests the engine had beside those of all gateways: the lesser counts,
+    as a page and the counts are never of quite the same moment."""
 
     spec: ReplicaSpec
     breaker: Breaker
@@ -67,7 +70,9 @@ class _Replica:
     prompt_tokens: int = 0
     prefill_tokens: int = 0
     output_tokens: int = 0
+    given_tokens: int = 0
     others: Counts = _NOTHING
+    unseen: tuple[float, float] = (0.0, 0.0)
     recent_s: float = 0.0
     recent_at_s: float = 0.0
     unread: list[tuple[float, int, Lease]] = field(default_factory=list)
@@ -119,6 +124,7 @@ class Lease:
         "_replica",
         "_watch",
         "first_s",
+        "given_at_first",
         "replica",
         "taken_s",
         "work",
@@ -131,6 +137,7 @@ class Lease:
         self.work = work
         self.taken_s = now
         self.first_s: float | None = None
+        self.given_at_first = 0
         self._fleet, self._replica = fleet, replica
         self._watch = watch
         self._reading, self._ended = True, False
@@ -139,6 +146,7 @@ class Lease:
         """The prompt is read: its tokens wait no longer."""
         if self.first_s is None and not self._ended:
             self.first_s = self._fleet.clock()
+            self.given_at_first = self._replica.given_tokens
             self.prompt_read()
             if self._watch is not None:
                 self._watch.on_first_token(self, self.first_s)
@@ -226,6 +234,7 @@ class Fleet:
         now = self.clock()
         replica.book(work, 1)
         replica.prefill_tokens += work.prefill_tokens
+        replica.given_tokens += work.prefill_tokens
         replica.fade(now)
         replica.recent_s += cost_s
         replica.breaker.begin_probe(now)
@@ -246,6 +255,13 @@ class Fleet:
             if found != replica.others:
                 replica.others, replica.view = found, None
 
+    def view(self, replica_id: str) -> ReplicaView:
+        return _view(self._replicas[replica_id], self.clock())
+
+    def given_tokens(self, replica_id: str) -> int:
+        """Uncached prompt tokens sent to a replica since the start."""
+        return self._replicas[replica_id].given_tokens
+
     def set_pace(self, replica_id: str, pace: Pace) -> None:
         self._replicas[replica_id].pace = pace
         self._replicas[replica_id].view = None
@@ -257,8 +273,11 @@ class Fleet:
         replica.breaker.record_health(self.clock(), alive)
 
     def update_facts(self, replica_id: str, facts: Facts) -> None:
-        self._replicas[replica_id].facts = facts
-        self._replicas[replica_id].view = None
+        replica = self._replicas[replica_id]
+        replica.facts, replica.view = facts, None
+        inside = max(0, facts.waiting or 0) + max(0, facts.running or 0)
+        unseen = max(0, inside - replica.inflight - replica.others.requests)
+        replica.unseen = (replica.unseen[1], float(unseen))
 
     def set_draining(self, replica_id: str, draining: bool) -> None:
         self._replicas[replica_id].draining = draining
@@ -339,6 +358,7 @@ def _made(replica: _Replica, now: float) -> ReplicaView:
         gpu_facts_at_s=facts.gpu_read_s,
         preallocates=spec.preallocates,
         pace=replica.pace,
+        unseen=min(replica.unseen),
         recent_s=replica.recent_s,
         recent_at_s=replica.recent_at_s,
         node=spec.node,

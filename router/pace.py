@@ -1,0 +1,121 @@
+"""Learns how fast each replica really is, from the first and the last token of every answer.
+
+A replica starts with the pace that its GPU and model promise (policies/physics.py). Three
+factors correct it: of the time per prompt token, of what a first token takes beside its prompt,
+and of a step. Each answer gives two ratios of seen to predicted time; their logarithms move the
+factors by `rate`, a first token's ratio divided over the parts of its prediction. The rate rises
+while errors keep one sign, so that a replica that slows down is known after a dozen answers,
+and noise moves little. Tokens between the first and the last also wait for the prompts of
+others; those are taken out by what was sent to the replica meanwhile.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from tierway.policies.latency import forecast, step_s
+from tierway.policies.types import Pace, Usage
+from tierway.router.balancer import Placed
+from tierway.router.fleet import Fleet, Lease
+
+_RATE = 0.08
+_FASTEST_RATE = 0.5
+_WIDEST = 3.0  # one answer counts as at most 20 times too slow or too fast
+_FACTOR_RANGE = 6.0  # a factor stays between 1/400 and 400
+_SHORTEST_ANSWER = 8  # tokens; the gaps of fewer say little
+
+
+@dataclass(slots=True)
+class _Factor:
+    """The logarithm of a correction. `bias` follows the sign of recent errors, `error` their
+    size."""
+
+    log: float = 0.0
+    bias: float = 0.0
+    seen: int = 0
+
+    def learn(self, log_ratio: float, share: float) -> None:
+        error = max(-_WIDEST, min(log_ratio, _WIDEST))
+        self.seen += 1
+        self.bias += 0.25 * share * (error - self.bias)
+        early = 1.0 / (1.0 + self.seen)
+        rate = min(_FASTEST_RATE, _RATE + early + 0.6 * abs(self.bias))
+        self.log = max(-_FACTOR_RANGE, min(self.log + rate * share * error, _FACTOR_RANGE))
+
+
+@dataclass(slots=True)
+class _Learnt:
+    prior: Pace
+    prefill: _Factor = field(default_factory=_Factor)
+    first: _Factor = field(default_factory=_Factor)
+    step: _Factor = field(default_factory=_Factor)
+    ttft_error: float = 0.0
+    tpot_error: float = 0.0
+    answers: int = 0
+
+    def pace(self) -> Pace:
+        prior, step = self.prior, math.exp(self.step.log)
+        return Pace(
+            prefill_s=prior.prefill_s * math.exp(self.prefill.log),
+            first_s=prior.first_s * math.exp(self.first.log),
+            step_s=prior.step_s * step,
+            request_s=prior.request_s * step,
+            context_s=prior.context_s * step,
+        )
+
+
+class PaceLearner:
+    """Teaches `fleet` the pace of its replicas. `priors` by replica id; those left out start
+    with the default Pace."""
+
+    def __init__(self, fleet: Fleet, priors: Mapping[str, Pace]) -> None:
+        self._fleet = fleet
+        self._learnt = {spec.id: _Learnt(priors.get(spec.id, Pace())) for spec in fleet.specs()}
+        for name, learnt in self._learnt.items():
+            fleet.set_pace(name, learnt.prior)
+
+    def errors(self, replica: str) -> tuple[float, float]:
+        """Mean relative errors of late: (first token, seconds per token)."""
+        learnt = self._learnt[replica]
+        return learnt.ttft_error, learnt.tpot_error
+
+    def on_first_token(self, placed: Placed, lease: Lease, now: float) -> None:
+        if not placed.look.stream:
+            return  # the whole answer came at once
+        learnt = self._learnt[lease.replica]
+        found = forecast(placed.ask, placed.view)
+        seen_s, said_s = max(1e-6, now - lease.taken_s), max(1e-6, found.ttft_s)
+        log_ratio = math.log(seen_s / said_s)
+        learnt.ttft_error += 0.1 * (abs(said_s - seen_s) / seen_s - learnt.ttft_error)
+        share = (found.queue_s + found.own_s) / said_s
+        learnt.prefill.learn(log_ratio, share)
+        learnt.first.learn(log_ratio, found.first_s / said_s)
+        self._fleet.set_pace(lease.replica, learnt.pace())
+
+    def on_end(
+        self,
+        placed: Placed,
+        lease: Lease,
+        now: float,
+        error: BaseException | None,
+        usage: Usage | None,
+    ) -> None:
+        tokens = usage.output_tokens if usage is not None and error is None else 0
+        if lease.first_s is None or not placed.look.stream or tokens < _SHORTEST_ANSWER:
+            return
+        learnt = self._learnt[lease.replica]
+        view = self._fleet.view(lease.replica)
+        others = (placed.view.inflight + view.inflight) / 2 + placed.view.unseen
+        context = (placed.view.context_tokens + view.context_tokens) / 2 + lease.work.prompt_tokens
+        given = self._fleet.given_tokens(lease.replica) - lease.given_at_first
+        pace = view.pace
+        seen_s = max(1e-7, (now - lease.first_s) / (tokens - 1))
+        waits_s = given * pace.prefill_s / (tokens - 1)
+        step = step_s(pace, others, context + tokens / 2)
+        said_s = step + waits_s
+        learnt.answers += 1
+        learnt.tpot_error += 0.1 * (abs(said_s - seen_s) / seen_s - learnt.tpot_error)
+        learnt.step.learn(math.log(seen_s / said_s), step / said_s)
+        self._fleet.set_pace(lease.replica, learnt.pace())

@@ -1,0 +1,102 @@
+"""The learner of a replica's pace, against replicas whose true pace it does not know."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from dataclasses import replace
+
+import pytest
+from fakes import FakeClock
+
+from tierway.policies.latency import forecast
+from tierway.policies.policyset import PolicySet
+from tierway.policies.types import Model, Pace, Tier, Usage
+from tierway.router.balancer import Balancer, Look, PolicyHolder
+from tierway.router.fleet import Fleet, ReplicaSpec
+from tierway.router.pace import PaceLearner
+
+PRIOR = Pace(prefill_s=1e-4, first_s=0.02, step_s=0.01, request_s=0.001)
+
+
+class Rig:
+    """One replica that answers one call after the other, exactly at its true pace."""
+
+    def __init__(self, true: Pace) -> None:
+        self.clock, self.true = FakeClock(), true
+        spec = ReplicaSpec("m@a:1", "m", "small", "")
+        self.fleet = Fleet([spec], clock=self.clock)
+        self.learner = PaceLearner(self.fleet, {spec.id: PRIOR})
+        tier = Tier("small", 0, "7b", (Model("m", "small"),))
+        self.balancer = Balancer(
+            self.fleet,
+            PolicyHolder(PolicySet.build([tier])),
+            clock=self.clock,
+            draw=lambda: 0.0,
+            learners=[self.learner],
+        )
+        self.random = random.Random(3)
+
+    @property
+    def pace(self) -> Pace:
+        return self.fleet.view("m@a:1").pace
+
+    def answer(self, tokens: int = 1000, output: int = 50, *, stream: bool = True) -> None:
+        look = Look("s", tokens, output, stream=stream)
+        choice = self.balancer.rank("small", ["m"], look)
+        lease = asyncio.run(self.balancer.take(choice))
+        truth = forecast(choice.ask, replace(choice.views[0], pace=self.true))
+        noise = self.random.uniform(0.9, 1.1)
+        self.clock.advance(truth.ttft_s * noise)
+        lease.first_token()
+        self.clock.advance(truth.step_s * (output - 1) * noise)
+        lease.finish(None, Usage(tokens, output))
+
+
+def test_a_replica_starts_with_what_its_gpu_promises() -> None:
+    assert Rig(PRIOR).pace == PRIOR
+
+
+@pytest.mark.parametrize("factor", [0.4, 1.0, 3.0])
+def test_the_true_pace_is_found_within_some_answers(factor: float) -> None:
+    true = replace(
+        PRIOR, prefill_s=PRIOR.prefill_s * factor, step_s=0.01 * factor, request_s=0.001 * factor
+    )
+    rig = Rig(true)
+    for _ in range(40):
+        rig.answer(rig.random.choice([200, 2000, 8000]))
+    assert rig.pace.step_s == pytest.approx(true.step_s, rel=0.15)
+    assert rig.pace.prefill_s == pytest.approx(true.prefill_s, rel=0.25)
+    assert max(rig.learner.errors("m@a:1")) < 0.2
+
+
+def test_a_slowdown_is_known_after_a_dozen_answers() -> None:
+    rig = Rig(PRIOR)
+    for _ in range(100):
+        rig.answer()
+    rig.true = Pace(3e-4, 0.06, 0.03, 0.003)
+    for _ in range(12):
+        rig.answer()
+    assert rig.pace.step_s == pytest.approx(0.03, rel=0.2)
+
+
+def test_answers_that_tell_nothing_teach_nothing() -> None:
+    rig = Rig(Pace(1e-2, 1.0, 1.0, 1.0))
+    for _ in range(5):
+        rig.answer(stream=False)
+    lease = asyncio.run(rig.balancer.take(rig.balancer.rank("small", ["m"], Look("s", 10))))
+    lease.finish(asyncio.CancelledError())
+    assert rig.pace == PRIOR
+
+
+def test_prompts_of_others_are_not_taken_for_slowness() -> None:
+    rig = Rig(PRIOR)
+    look = Look("s", 1000, 50)
+    lease = asyncio.run(rig.balancer.take(rig.balancer.rank("small", ["m"], look)))
+    rig.clock.advance(0.12)
+    lease.first_token()
+    other = asyncio.run(rig.balancer.take(rig.balancer.rank("small", ["m"], Look("t", 9000, 50))))
+    rig.clock.advance(0.9 + 49 * 0.0105)
+    lease.finish(None, Usage(1000, 50))
+    other.finish(asyncio.CancelledError())
+    assert rig.pace.step_s == pytest.approx(0.01, rel=0.05)
