@@ -93,6 +93,19 @@ def _cache_speed(found: dict[str, Any]) -> list[Row]:
     ]
 
 
+def _decision(found: dict[str, Any]) -> list[Row]:
+    names = {"decision": "choice of a replica", "whole": "the same with its prompt's hashes"}
+    return [
+        Row(
+            f"{names[row['name']]}, {row['replicas']} replicas, {row['prompt_tokens']:,} tokens",
+            f"{row['us']['p50']:.0f}",
+            "us CPU",
+            f"p99 {row['us']['p99']:.0f}",
+        )
+        for row in found["rows"]
+    ]
+
+
 BENCHMARKS = (
     Benchmark("tierway.bench.startup", ("--runs", "1"), _startup),
     Benchmark(
@@ -110,6 +123,7 @@ BENCHMARKS = (
         _cache_speed,
         ("--speed", "--entries", "10000,100000"),
     ),
+    Benchmark("tierway.bench.decision", ("--rounds", "500", "--long-rounds", "100"), _decision),
 )
 
 

@@ -59,3 +59,11 @@ def test_a_failing_benchmark_is_named(capsys: pytest.CaptureFixture[str]) -> Non
     told = capsys.readouterr()
     assert "tierway.bench.streams failed" in told.err
     assert told.out.startswith("benchmark")
+
+
+def test_a_choice_is_told_by_replicas_and_prompt() -> None:
+    (benchmark,) = (one for one in BENCHMARKS if one.module.endswith(".decision"))
+    spread = {"p50": 41.4, "p99": 99.6}
+    row = {"name": "decision", "replicas": 8, "prompt_tokens": 200, "us": spread}
+    (told,) = benchmark.rows({"rows": [row]})
+    assert told == Row("choice of a replica, 8 replicas, 200 tokens", "41", "us CPU", "p99 100")
