@@ -122,7 +122,10 @@ class Edge:
         answer = await self._pipeline.handle(call, trace)
         try:
             trace.first_token_s = self._clock() - began_s
-            await reply.send_answer(call, answer)
+            try:
+                await reply.send_answer(call, answer)
+            except OSError as gone:  # how servers of ASGI 2.4 on tell that the client left
+                raise ClientLeft from gone
             watch.stop()  # a client that goes after the last byte has not left anything
         finally:
             trace.usage = answer.usage

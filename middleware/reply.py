@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 from collections.abc import Awaitable, Callable, MutableMapping
 from typing import Any
 
@@ -120,10 +121,11 @@ class Reply:
 
     async def _comment(self) -> None:
         self.trace.status = 200
-        await self._start(200, _STREAM_HEADERS)
-        while True:
-            await self._body(b": waiting for an answer\n\n", more=True)
-            await asyncio.sleep(COMMENT_EVERY_S)
+        with contextlib.suppress(OSError):  # the client left; whoever watches it will say so
+            await self._start(200, _STREAM_HEADERS)
+            while True:
+                await self._body(b": waiting for an answer\n\n", more=True)
+                await asyncio.sleep(COMMENT_EVERY_S)
 
     async def _settle(self) -> None:
         """Waits until no comment is half sent."""

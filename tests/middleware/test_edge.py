@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import logging
 from collections.abc import Awaitable, Callable, Coroutine, Mapping, MutableMapping
 from typing import Any
@@ -327,6 +328,47 @@ def test_a_broken_pipe_while_an_error_is_told_is_a_client_that_left() -> None:
         await rig.ask(BODY)
 
     assert run(main, failing(NoCapacity("no"))).trace.outcome == "client_left"
+
+
+@pytest.mark.parametrize("asked", [BODY, STREAM], ids=["whole", "stream"])
+def test_a_broken_pipe_while_an_answer_is_sent_is_a_client_that_left(
+    asked: bytes, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Servers of ASGI 2.4 on raise at `send` when nobody is there any more."""
+    answer = FakeAnswer(stream_of("Paris"), stream=asked is STREAM)
+
+    async def main(rig: Rig) -> None:
+        rig.broken_pipe = True
+        await rig.ask(asked)
+
+    with caplog.at_level(logging.ERROR):
+        rig = run(main, answering(answer))
+    assert (rig.trace.outcome, answer.closed) == ("client_left", 1)
+    assert not caplog.records
+
+
+def test_a_broken_pipe_at_a_comment_leaves_the_end_to_the_disconnect(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    async def never(call: Call, trace: Trace) -> Answer:
+        await asyncio.Event().wait()
+        raise AssertionError("nobody waits any more")
+
+    async def main(rig: Rig) -> None:
+        rig.broken_pipe = True
+        asking = asyncio.create_task(rig.ask(STREAM))
+        await until(lambda: bool(rig.pipeline.calls))
+        for _ in range(5):
+            await asyncio.sleep(0)
+        assert not asking.done()
+        rig.leave.set()
+        await asking
+        gc.collect()
+
+    with caplog.at_level(logging.ERROR):
+        rig = run(main, never, limits=Limits(commit_after_s=0.0))
+    assert rig.trace.outcome == "client_left"
+    assert not caplog.records
 
 
 def test_a_stream_that_breaks_is_closed_and_told_as_an_event() -> None:
