@@ -184,6 +184,7 @@ def reason(trace: Trace) -> dict[str, Any]:
         "probabilities": {name: round(p, 3) for name, p in trace.probabilities.items()},
         "excluded": [list(pair) for pair in trace.excluded],
         "policy": trace.policy,
+        "policy_version": trace.policy_version,
         "balance": {name: round(score, 3) for name, score in trace.balance.items()},
         "retries": trace.retries,
     }
