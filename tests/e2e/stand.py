@@ -70,6 +70,16 @@ class Stand:
         """True when nothing is left of any request, in the gateway and in the engines."""
         return not (self.running or self.inflight or self.cache["flights"])
 
+    @asynccontextmanager
+    async def admin(self) -> AsyncIterator[httpx.AsyncClient]:
+        """A client of the admin listener that may do everything."""
+        headers = {"authorization": f"Bearer {ADMIN_KEY}"}
+        transport = httpx.ASGITransport(self.gateway.admin_app)
+        async with httpx.AsyncClient(
+            transport=transport, base_url="http://admin", headers=headers
+        ) as client:
+            yield client
+
     async def settled(self) -> None:
         """Returns once everything stored so far has its vector and is in the store."""
         await self.gateway.parts.stage.cache.settled()

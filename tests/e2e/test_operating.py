@@ -3,28 +3,14 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
-import httpx
-from e2e.servers import ADMIN_KEY
 from e2e.stand import Stand, engine, stand, until
 
 
 def cache_of(tmp_path: Path) -> dict[str, Any]:
     return {"store": {"kind": "sqlite", "path": str(tmp_path / "c.sqlite3")}}
-
-
-@asynccontextmanager
-async def admin(one: Stand) -> AsyncIterator[httpx.AsyncClient]:
-    headers = {"authorization": f"Bearer {ADMIN_KEY}"}
-    transport = httpx.ASGITransport(one.gateway.admin_app)
-    async with httpx.AsyncClient(
-        transport=transport, base_url="http://admin", headers=headers
-    ) as client:
-        yield client
 
 
 async def result(one: Stand, question: str, **headers: str) -> str:
@@ -40,7 +26,7 @@ def test_a_user_is_erased_at_both_within_a_second(tmp_path: Path) -> None:
         async with (
             stand(engine(), cache=cache) as one,
             stand(engine(), cache=cache) as other,
-            admin(one) as http,
+            one.admin() as http,
         ):
             ann, bob = {"x-tierway-user": "ann"}, {"x-tierway-user": "bob"}
             assert await result(one, "What is a monad in Haskell?", **ann) == "miss"
@@ -63,7 +49,7 @@ def test_the_mode_is_switched_at_both_and_outlives_a_restart(tmp_path: Path) -> 
         async with (
             stand(engine(), cache=cache) as one,
             stand(engine(), cache=cache) as other,
-            admin(one) as http,
+            one.admin() as http,
         ):
             question = "How do whales sleep?"
             assert [await result(one, question) for _ in range(2)] == ["miss", "hit"]
