@@ -167,7 +167,8 @@ class LlmPolicy:
         capacity = view.kv_capacity_tokens
         if view.kv_usage is not None and self._fresh(ask, view):
             own = max(0, ask.prompt_tokens - ask.cached.get(view.id, 0))
-            use = view.kv_usage + (own / capacity if capacity else 0.0)
+            more = own + max(0, view.prefill_tokens)
+            use = view.kv_usage + (more / capacity if capacity else 0.0)
         elif capacity:
             use = (view.context_tokens + ask.prompt_tokens) / capacity
         else:

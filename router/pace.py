@@ -3,10 +3,14 @@
 A replica starts with the pace that its GPU and model promise (policies/physics.py). Three
 factors correct it: of the time per prompt token, of what a first token takes beside its prompt,
 and of a step. Each answer gives two ratios of seen to predicted time; their logarithms move the
-factors by `rate`, a first token's ratio divided over the parts of its prediction. The rate rises
+factors by `rate`, the ratio of reading divided over the parts of its prediction. The rate rises
 while errors keep one sign, so that a replica that slows down is known after a dozen answers,
-and noise moves little. Tokens between the first and the last also wait for the prompts of
-others; those are taken out by what was sent to the replica meanwhile.
+and noise moves little.
+
+Reading is timed from one first token to the next, so that waiting in a queue is not taken for
+slowness. Tokens between the first and the last also wait for the prompts of others; those are
+taken out by what was sent to the replica meanwhile, and answers that waited mostly for them are
+left out.
 """
 
 from __future__ import annotations
@@ -16,7 +20,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from tierway.policies.latency import forecast, step_s
-from tierway.policies.types import Pace, Usage
+from tierway.policies.types import Pace, ReplicaView, Usage
 from tierway.router.balancer import Placed
 from tierway.router.fleet import Fleet, Lease
 
@@ -24,6 +28,7 @@ _RATE = 0.08
 _FASTEST_RATE = 0.5
 _WIDEST = 3.0  # one answer counts as at most 20 times too slow or too fast
 _FACTOR_RANGE = 6.0  # a factor stays between 1/400 and 400
+_KV_FULL = 0.9
 _SHORTEST_ANSWER = 8  # tokens; the gaps of fewer say little
 
 
@@ -47,10 +52,14 @@ class _Factor:
 
 @dataclass(slots=True)
 class _Learnt:
+    """`read_tokens` uncached prompt tokens have brought first tokens since `since_s`."""
+
     prior: Pace
     prefill: _Factor = field(default_factory=_Factor)
     first: _Factor = field(default_factory=_Factor)
     step: _Factor = field(default_factory=_Factor)
+    since_s: float = 0.0
+    read_tokens: int = 0
     ttft_error: float = 0.0
     tpot_error: float = 0.0
     answers: int = 0
@@ -86,13 +95,29 @@ class PaceLearner:
             return  # the whole answer came at once
         learnt = self._learnt[lease.replica]
         found = forecast(placed.ask, placed.view)
-        seen_s, said_s = max(1e-6, now - lease.taken_s), max(1e-6, found.ttft_s)
-        log_ratio = math.log(seen_s / said_s)
-        learnt.ttft_error += 0.1 * (abs(said_s - seen_s) / seen_s - learnt.ttft_error)
-        share = (found.queue_s + found.own_s) / said_s
+        seen_s = max(1e-6, now - lease.taken_s)
+        learnt.ttft_error += 0.1 * (abs(found.ttft_s - seen_s) / seen_s - learnt.ttft_error)
+        if learnt.read_tokens == 0:
+            learnt.since_s = max(learnt.since_s, lease.taken_s)
+        learnt.read_tokens += lease.work.prefill_tokens
+        if now - learnt.since_s > found.first_s / 4:
+            self._learn_service(learnt, placed, now)
+            self._fleet.set_pace(lease.replica, learnt.pace())
+
+    def _learn_service(self, learnt: _Learnt, placed: Placed, now: float) -> None:
+        """What was read since the last first token, or since it was sent if that was later,
+        and the time it took: queues do not enter. A replica out of KV memory shows the end of
+        other requests and not its pace."""
+        pace = placed.view.pace
+        tokens, seen_s = learnt.read_tokens, now - learnt.since_s
+        learnt.read_tokens, learnt.since_s = 0, now
+        if _kv_full(placed.view) or _kv_full(self._fleet.view(placed.view.id)):
+            return
+        said_s = pace.first_s + tokens * pace.prefill_s
+        log_ratio = math.log(max(1e-6, seen_s) / said_s)
+        share = tokens * pace.prefill_s / said_s
         learnt.prefill.learn(log_ratio, share)
-        learnt.first.learn(log_ratio, found.first_s / said_s)
-        self._fleet.set_pace(lease.replica, learnt.pace())
+        learnt.first.learn(log_ratio, 1.0 - share)
 
     def on_end(
         self,
@@ -117,5 +142,12 @@ class PaceLearner:
         said_s = step + waits_s
         learnt.answers += 1
         learnt.tpot_error += 0.1 * (abs(said_s - seen_s) / seen_s - learnt.tpot_error)
-        learnt.step.learn(math.log(seen_s / said_s), step / said_s)
-        self._fleet.set_pace(lease.replica, learnt.pace())
+        if step > 0.5 * said_s:
+            learnt.step.learn(math.log(seen_s / said_s), step / said_s)
+            self._fleet.set_pace(lease.replica, learnt.pace())
+
+
+def _kv_full(view: ReplicaView) -> bool:
+    capacity = view.kv_capacity_tokens
+    reserved = view.context_tokens / capacity if capacity else 0.0
+    return max(reserved, view.kv_usage or 0.0) > _KV_FULL
