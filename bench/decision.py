@@ -29,7 +29,8 @@ from tierway.bench.load import positive
 from tierway.policies.policyset import PolicySet
 from tierway.policies.types import Ask, Call, Model, Pace, Tier, Turn
 from tierway.router.balancer import Balancer, PolicyHolder
-from tierway.router.fleet import Facts, Fleet, Lease, ReplicaSpec
+from tierway.router.facts import Facts, GpuFacts
+from tierway.router.fleet import Fleet, Lease, ReplicaSpec
 
 T = TypeVar("T")
 
@@ -107,13 +108,16 @@ def balancer(replicas: int, draw: random.Random) -> Balancer:
             kv_usage=draw.random(),
             kv_capacity_tokens=400_000,
             read_s=clock(),
-            gpu_utilisation=draw.random(),
-            gpu_memory_used_bytes=70 << 30,
-            gpu_memory_bytes=80 << 30,
-            gpu_temperature_celsius=draw.uniform(50, 90),
-            gpu_read_s=clock(),
+        )
+        gpu = GpuFacts(
+            utilisation=draw.random(),
+            memory_used_bytes=70 << 30,
+            memory_bytes=80 << 30,
+            temperature_celsius=draw.uniform(50, 90),
+            read_s=clock(),
         )
         fleet.update_facts(spec.id, facts)
+        fleet.update_gpu(spec.id, gpu)
     return Balancer(fleet, PolicyHolder(PolicySet.build([tier])), clock=clock, draw=draw.random)
 
 

@@ -25,6 +25,7 @@ from tierway.policies.types import Call, Model, Tier
 from tierway.policies.verifier import Verifier
 from tierway.policies.volatile import time_sensitive
 from tierway.router.dispatch import Ladder
+from tierway.router.engines import ENGINES
 from tierway.router.fleet import ReplicaSpec
 from tierway.router.opinion import may_judge
 from tierway.router.route import RouteRules
@@ -90,6 +91,8 @@ def replicas(settings: Settings, tiers: Sequence[Tier]) -> list[ReplicaSpec]:
                         engine=replica.engine,
                         weight=replica.weight,
                         gpu=replica.gpu,
+                        gpus=replica.gpus,
+                        preallocates=ENGINES[replica.engine].preallocates,
                         node=replica.node,
                         zone=replica.zone,
                     )

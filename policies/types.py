@@ -19,6 +19,11 @@ CacheResult = Literal["hit", "semantic-hit", "miss", "bypass", "shared", "stale"
 Headers = tuple[tuple[bytes, bytes], ...]
 """Header names lower-case, in the order they came."""
 
+FRESH_S = 5.0
+"""What an engine said longer ago, five polls, is not known any more."""
+GPU_FRESH_S = 30.0
+"""The same for GPUs: they are read more seldom, and warm up slowly."""
+
 
 @dataclass(frozen=True, slots=True)
 class CacheControl:

@@ -1,20 +1,30 @@
-"""Engines by table: what each calls its metrics, and where it says that it lives."""
+"""Engines by table: what each calls its metrics, and where it says that it lives.
+
+Counts and capacities are summed over data-parallel ranks, shares take the largest: one address
+stands for all ranks, whose engine places a request on any of them, so sums are what it has, and a
+full rank is a warning. A gauge with a sample that is no number, or out of range, is unknown as a
+whole: part of a sum is wrong, not less.
+"""
 
 from __future__ import annotations
 
 import math
-import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from tierway.router.fleet import Facts
+from tierway.router.exposition import samples
+from tierway.router.facts import Facts
 
 
 @dataclass(frozen=True, slots=True)
 class Engine:
-    """Names without `_total`; the first that a page has counts. Counts are summed over
-    labels (data-parallel ranks), shares take the largest. Samples that differ only in the
-    labels of `shards` tell of the same requests, and the first of these ranks speaks for all.
+    """Names of gauges; the first that a page has counts. Samples that differ only in the labels
+    of `shards` tell of the same requests, and the first of these ranks speaks for all.
+
+    `capacity` are ways to know how many tokens the KV cache holds, the first that works: factors
+    to be multiplied, each a gauge, or a label of one that only informs, `name{label}`.
+    `reports_load` tells of engines that put it into the head of an answer when asked,
+    `preallocates` of those that take all GPU memory at their start.
     """
 
     health: str
@@ -23,6 +33,9 @@ class Engine:
     waiting: tuple[str, ...] = ()
     kv_usage: tuple[str, ...] = ()
     shards: tuple[str, ...] = ()
+    capacity: tuple[tuple[str, ...], ...] = ()
+    reports_load: bool = False
+    preallocates: bool = True
 
 
 ENGINES: Mapping[str, Engine] = {
@@ -32,6 +45,11 @@ ENGINES: Mapping[str, Engine] = {
         running=("vllm:num_requests_running",),
         waiting=("vllm:num_requests_waiting",),
         kv_usage=("vllm:kv_cache_usage_perc", "vllm:gpu_cache_usage_perc"),
+        capacity=(
+            ("vllm:cache_config_info{kv_cache_size_tokens}",),
+            ("vllm:cache_config_info{block_size}", "vllm:cache_config_info{num_gpu_blocks}"),
+        ),
+        reports_load=True,
     ),
     "sglang": Engine(
         health="/health",
@@ -40,6 +58,11 @@ ENGINES: Mapping[str, Engine] = {
         waiting=("sglang:num_queue_reqs",),
         kv_usage=("sglang:token_usage",),
         shards=("pp_rank", "tp_rank", "moe_ep_rank"),
+        capacity=(
+            ("sglang:max_total_num_tokens",),
+            ("sglang:page_size", "sglang:num_pages"),
+            ("sglang:cache_config_info{page_size}", "sglang:cache_config_info{num_pages}"),
+        ),
     ),
     "tgi": Engine(
         health="/health",
@@ -53,69 +76,94 @@ ENGINES: Mapping[str, Engine] = {
         running=("trtllm_num_requests_running",),
         waiting=("trtllm_num_requests_waiting",),
         kv_usage=("trtllm_kv_cache_utilization",),
+        capacity=(("trtllm_kv_cache_max_blocks", "trtllm_kv_cache_tokens_per_block"),),
     ),
     "llamacpp": Engine(
         health="/health",
         metrics="/metrics",
         running=("llamacpp:requests_processing",),
         waiting=("llamacpp:requests_deferred",),
+        preallocates=False,
     ),
-    "ollama": Engine(health="/api/version"),
+    "ollama": Engine(health="/api/version", preallocates=False),
     "generic": Engine(health="/v1/models"),
 }
 
-_LABEL = re.compile(r'([a-zA-Z_]\w*)="((?:[^"\\]|\\.)*)"')
-_NAME_END = re.compile(r"[{\s]")
+_MOST = 1e12
+_ROUNDING = 1.01  # a share may be computed from counts that are not of quite the same moment
 
-_Samples = dict[tuple[tuple[str, str], ...], tuple[tuple[int, ...], float]]
-"""By the labels that tell requests apart: the rank that spoke, and what it said."""
+_Group = tuple[tuple[str, str], ...]
+"""The labels that tell requests apart."""
+_Gauge = dict[_Group, float | None]
 
 
 def read_facts(engine: Engine, page: str, now_s: float) -> Facts:
-    """The facts of one metrics page (Prometheus text format)."""
-    found: dict[str, _Samples] = {
-        name: {} for name in (*engine.running, *engine.waiting, *engine.kv_usage)
-    }
-    for line in page.splitlines():
-        samples = found.get(_NAME_END.split(line, 1)[0])
-        if samples is not None:
-            _add(samples, line, engine.shards)
-    kv_usage = _first(engine.kv_usage, found)
+    """The facts of one metrics page, asked for at `now_s`."""
+    running = _first(page, engine.running, engine.shards)
+    kv_usage = list(_first(page, engine.kv_usage, engine.shards).values())
     return Facts(
-        waiting=_count(_first(engine.waiting, found)),
-        running=_count(_first(engine.running, found)),
-        kv_usage=max(kv_usage) if kv_usage else None,
+        waiting=_sum(_first(page, engine.waiting, engine.shards)),
+        running=_sum(running),
+        kv_usage=_largest(kv_usage),
+        kv_capacity_tokens=_capacity(engine, page),
+        ranks=max(1, len(running)),
         read_s=now_s,
+        page_s=now_s,
     )
 
 
-def _add(samples: _Samples, line: str, shards: tuple[str, ...]) -> None:
-    labels = dict(_LABEL.findall(line))
-    rank = tuple(_rank(labels.pop(shard, "")) for shard in shards)
-    group = tuple(sorted(labels.items()))
-    if group not in samples or rank < samples[group][0]:
-        samples[group] = rank, _value(line)
+def _first(page: str, names: tuple[str, ...], shards: tuple[str, ...]) -> _Gauge:
+    for name in names:
+        if found := _gauge(page, name, shards):
+            return found
+    return {}
+
+
+def _gauge(page: str, factor: str, shards: tuple[str, ...]) -> _Gauge:
+    """A gauge, or a label that informs, by the labels that tell requests apart."""
+    name, _, label = factor.removesuffix("}").partition("{")
+    found: dict[_Group, tuple[tuple[int, ...], float | None]] = {}
+    for told, value in samples(page, name):
+        labels = dict(told)
+        if label:
+            value = _number(labels.get(label, ""))
+        rank = tuple(_rank(labels.pop(shard, "")) for shard in shards)
+        group = tuple(sorted(labels.items()))
+        if group not in found or rank < found[group][0]:
+            found[group] = rank, value
+    return {group: value for group, (_, value) in found.items()}
 
 
 def _rank(label: str) -> int:
     return int(label) if label.isdecimal() and len(label) < 10 else 0
 
 
-def _first(names: tuple[str, ...], found: Mapping[str, _Samples]) -> list[float]:
-    samples = next((found[name] for name in names if found[name]), {})
-    return [value for _, value in samples.values()]
+def _number(label: str) -> float | None:
+    return float(label) if label.isdecimal() and len(label) < 16 else None
 
 
-def _count(values: list[float]) -> int | None:
-    total = sum(values)
-    return int(total) if values and math.isfinite(total) else None
+def _sum(gauge: _Gauge) -> int | None:
+    values = list(gauge.values())
+    known = [value for value in values if value is not None and 0.0 <= value <= _MOST]
+    return int(sum(known)) if known and len(known) == len(values) else None
 
 
-def _value(line: str) -> float:
-    """The sample of a line; a timestamp may follow it. What is no number counts as 0."""
-    rest = line.rsplit("}", 1)[-1].split() if "{" in line else line.split()[1:]
-    try:
-        value = float(rest[0])
-    except (ValueError, IndexError):
-        return 0.0
-    return value if math.isfinite(value) else 0.0
+def _largest(values: list[float | None]) -> float | None:
+    known = [value for value in values if value is not None and 0.0 <= value <= _ROUNDING]
+    return min(1.0, max(known)) if known and len(known) == len(values) else None
+
+
+def _capacity(engine: Engine, page: str) -> int | None:
+    for factors in engine.capacity:
+        gauges = [_gauge(page, factor, engine.shards) for factor in factors]
+        groups = set(gauges[0]).union(*gauges)
+        products = {group: _product(gauges, group) for group in groups}
+        if total := _sum(products):
+            return total
+    return None
+
+
+def _product(gauges: list[_Gauge], group: _Group) -> float | None:
+    values = [gauge.get(group) for gauge in gauges]
+    known = [value for value in values if value is not None and value > 0.0]
+    return math.prod(known) if len(known) == len(values) else None

@@ -16,6 +16,7 @@ from tierway.policies.latency import RECENT_HALF_LIFE_S
 from tierway.policies.protocols import Clock
 from tierway.policies.resilience import Breaker, BreakerRules, may_open, verdict
 from tierway.policies.types import Counts, Pace, ReplicaView, Usage, Work
+from tierway.router.facts import Facts, GpuFacts, LoadReport
 
 _NOTHING = Counts()
 
@@ -38,24 +39,6 @@ class ReplicaSpec:
 
 
 @dataclass(slots=True)
-class Facts:
-    """What an engine last said of itself; `read_s` is when, None for never. GPU facts have a
-    time of their own, `gpu_read_s`."""
-
-    waiting: int | None = None
-    running: int | None = None
-    kv_usage: float | None = None
-    kv_capacity_tokens: int | None = None
-    read_s: float | None = None
-    gpu_utilisation: float | None = None
-    gpu_memory_used_bytes: int | None = None
-    gpu_memory_bytes: int | None = None
-    gpu_temperature_celsius: float | None = None
-    gpu_throttled: bool = False
-    gpu_read_s: float | None = None
-
-
-@dataclass(slots=True)
 class _Replica:
     """`view` is what policies see, None when something of it has changed since it was made.
     `given_tokens` counts all uncached prompt tokens ever sent there; `unseen` are the last two
@@ -66,6 +49,7 @@ class _Replica:
     breaker: Breaker
     pace: Pace
     facts: Facts = field(default_factory=Facts)
+    gpu: GpuFacts = field(default_factory=GpuFacts)
     inflight: int = 0
     prompt_tokens: int = 0
     prefill_tokens: int = 0
@@ -273,11 +257,27 @@ class Fleet:
         replica.breaker.record_health(self.clock(), alive)
 
     def update_facts(self, replica_id: str, facts: Facts) -> None:
+        """What a page of the engine told."""
         replica = self._replicas[replica_id]
-        replica.facts, replica.view = facts, None
-        inside = max(0, facts.waiting or 0) + max(0, facts.running or 0)
-        unseen = max(0, inside - replica.inflight - replica.others.requests)
-        replica.unseen = (replica.unseen[1], float(unseen))
+        replica.facts, replica.view = facts.after(replica.facts), None
+        if facts.waiting is not None and facts.running is not None:
+            inside = facts.waiting + facts.running
+            unseen = max(0, inside - replica.inflight - replica.others.requests)
+            replica.unseen = (replica.unseen[1], float(unseen))
+
+    def update_load(self, replica_id: str, report: LoadReport) -> None:
+        """What the engine told in the head of an answer."""
+        replica = self._replicas[replica_id]
+        replica.facts, replica.view = replica.facts.reported(report, self.clock()), None
+
+    def update_gpu(self, replica_id: str, facts: GpuFacts) -> None:
+        replica = self._replicas[replica_id]
+        replica.gpu, replica.view = facts, None
+
+    def facts(self, replica_id: str) -> tuple[Facts, GpuFacts]:
+        """What engine and GPUs last said, however old."""
+        replica = self._replicas[replica_id]
+        return replica.facts, replica.gpu
 
     def set_draining(self, replica_id: str, draining: bool) -> None:
         self._replicas[replica_id].draining = draining
@@ -324,7 +324,7 @@ def _view(replica: _Replica, now: float) -> ReplicaView:
 
 
 def _made(replica: _Replica, now: float) -> ReplicaView:
-    spec, facts, others = replica.spec, replica.facts, replica.others
+    spec, facts, gpu, others = replica.spec, replica.facts, replica.gpu, replica.others
     reason = ""
     if replica.draining:
         reason = "draining"
@@ -348,14 +348,14 @@ def _made(replica: _Replica, now: float) -> ReplicaView:
         kv_usage=facts.kv_usage,
         kv_capacity_tokens=facts.kv_capacity_tokens,
         facts_at_s=facts.read_s,
-        gpu=spec.gpu,
+        gpu=spec.gpu or gpu.model,
         gpus=spec.gpus,
-        gpu_utilisation=facts.gpu_utilisation,
-        gpu_memory_used_bytes=facts.gpu_memory_used_bytes,
-        gpu_memory_bytes=facts.gpu_memory_bytes,
-        gpu_temperature_celsius=facts.gpu_temperature_celsius,
-        gpu_throttled=facts.gpu_throttled,
-        gpu_facts_at_s=facts.gpu_read_s,
+        gpu_utilisation=gpu.utilisation,
+        gpu_memory_used_bytes=gpu.memory_used_bytes,
+        gpu_memory_bytes=gpu.memory_bytes,
+        gpu_temperature_celsius=gpu.temperature_celsius,
+        gpu_throttled=gpu.throttled,
+        gpu_facts_at_s=gpu.read_s,
         preallocates=spec.preallocates,
         pace=replica.pace,
         unseen=min(replica.unseen),

@@ -3,7 +3,8 @@
 A replica that answers its health path is alive; one that refuses the connection twice in a row
 is dead. A slow answer, a 5xx and a connection that breaks are no evidence: a busy engine gives
 them too, and what it makes of requests says more. Metrics are read from engines that have them;
-what cannot be read leaves the last facts to age.
+what cannot be read, was cut, or tells nothing leaves the last facts to age. The pollers of a fleet
+keep out of step, so that their pages do not come all at once.
 """
 
 from __future__ import annotations
@@ -42,14 +43,14 @@ class HttpProbe:
         return True if status < 500 else None
 
     async def metrics(self, origin: Origin, engine: Engine) -> str | None:
-        """The metrics page, None when it cannot be had."""
+        """The metrics page, None when it cannot be had whole: the format ends with a line's end."""
         if engine.metrics is None:
             return None
         try:
             status, page = await self._get(origin, engine.metrics)
         except (GatewayError, TimeoutError):
             return None
-        return page.decode(errors="replace") if status == 200 else None
+        return page.decode(errors="replace") if status == 200 and page.endswith(b"\n") else None
 
     async def _get(self, origin: Origin, path: str) -> tuple[int, bytes]:
         async with asyncio.timeout(self._timeout_s):
@@ -72,8 +73,11 @@ class Poller:
         self._tasks: list[asyncio.Task[None]] = []
 
     def start(self) -> None:
-        loop = asyncio.get_running_loop()
-        self._tasks = [loop.create_task(self._forever(spec)) for spec in self._polled()]
+        loop, specs = asyncio.get_running_loop(), self._polled()
+        self._tasks = [
+            loop.create_task(self._forever(spec, self._period_s * index / len(specs)))
+            for index, spec in enumerate(specs)
+        ]
 
     async def aclose(self) -> None:
         for task in self._tasks:
@@ -97,14 +101,19 @@ class Poller:
         if not healthy:
             return
         self._fleet.report_health(spec.id, alive=True)
+        asked_s = self._clock()
         page = await self._probe.metrics(origin, engine)
-        if page is not None:
-            self._fleet.update_facts(spec.id, read_facts(engine, page, self._clock()))
+        if page is None:
+            return
+        facts = read_facts(engine, page, asked_s)
+        if not facts.empty:
+            self._fleet.update_facts(spec.id, facts)
 
-    async def _forever(self, spec: ReplicaSpec) -> None:
+    async def _forever(self, spec: ReplicaSpec, phase_s: float) -> None:
         while True:
             try:
                 await self._one(spec)
             except Exception:  # border: the background loop outlives any fault
                 logger.exception("the probe of %s failed", spec.id)
-            await asyncio.sleep(self._period_s)
+            await asyncio.sleep(self._period_s + phase_s)
+            phase_s = 0.0

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tierway.router.engines import ENGINES, Engine, read_facts
-from tierway.router.fleet import Facts
+from tierway.router.facts import Facts
 
 SAMPLE = Path(__file__).parents[3] / "shared" / "data" / "metrics" / "vllm_sample.txt"
 VLLM = ENGINES["vllm"]
@@ -24,7 +24,12 @@ def facts(page: str, engine: Engine = VLLM) -> tuple[int | None, int | None, flo
 def test_a_recorded_page_of_vllm() -> None:
     found = read_facts(VLLM, SAMPLE.read_text(), 12.5)
     assert found == Facts(
-        running=6, waiting=0, kv_usage=pytest.approx(0.0037233717878288886), read_s=12.5
+        running=6,
+        waiting=0,
+        kv_usage=pytest.approx(0.0037233717878288886),
+        kv_capacity_tokens=524_288,
+        read_s=12.5,
+        page_s=12.5,
     )
 
 
@@ -129,17 +134,86 @@ def test_the_old_name_of_the_kv_gauge_is_read_and_the_new_one_goes_before_it() -
     assert facts(old + new)[2] == facts(new + old)[2] == 0.5
 
 
-@pytest.mark.parametrize("value", ["NaN", "+Inf", "-Inf", "", "many"])
-def test_a_value_that_is_no_number_counts_nothing(value: str) -> None:
+@pytest.mark.parametrize("value", ["NaN", "+Inf", "-Inf", "", "many", "-1"])
+def test_one_value_that_makes_no_sense_leaves_the_whole_gauge_unknown(value: str) -> None:
     page = f'vllm:num_requests_running{{engine="0"}} {value}\n'
-    assert facts(page + 'vllm:num_requests_running{engine="1"} 2\n')[0] == 2
-    assert facts(page)[0] == 0
+    assert facts(page + 'vllm:num_requests_running{engine="1"} 2\n')[0] is None
+    assert facts(page + 'vllm:num_requests_waiting{engine="0"} 2\n')[:2] == (None, 2)
+
+
+@pytest.mark.parametrize("value", ["NaN", "37.5", "-0.1", "perhaps"])
+def test_a_share_out_of_its_range_is_not_known(value: str) -> None:
+    page = f'vllm:kv_cache_usage_perc{{engine="0"}} {value}\n'
+    assert facts(page + 'vllm:kv_cache_usage_perc{engine="1"} 0.2\n')[2] is None
+    assert facts("vllm:kv_cache_usage_perc 1.002\n")[2] == 1.0
 
 
 @pytest.mark.parametrize("line", ["vllm:num_requests_running", "vllm:num_requests_running "])
-def test_a_name_without_a_value_counts_nothing(line: str) -> None:
-    assert facts(line + "\n")[0] == 0
-    assert facts(line)[0] == 0
+def test_a_name_without_a_value_is_not_known(line: str) -> None:
+    assert facts(line + "\n")[0] is None
+    assert facts(line)[0] is None
+
+
+def test_a_line_that_may_have_been_cut_is_not_read() -> None:
+    assert facts("vllm:num_requests_waiting 1\nvllm:num_requests_running 12") == (None, 1, None)
+
+
+def test_a_page_that_only_mentions_the_names_is_empty() -> None:
+    renamed = 'vllm:num_running{engine="0"} 3\nvllm:kv_cache_usage_percent 0.5\n'
+    assert read_facts(VLLM, renamed, 1.0).empty
+    assert read_facts(VLLM, "# HELP vllm:num_requests_running 3\n", 1.0).empty
+    assert not read_facts(VLLM, "vllm:num_requests_waiting 0\n", 1.0).empty
+
+
+@pytest.mark.parametrize(
+    ("engine", "page", "tokens"),
+    [
+        ("vllm", 'vllm:cache_config_info{block_size="16",num_gpu_blocks="1000"} 1.0\n', 16_000),
+        (
+            "vllm",
+            'vllm:cache_config_info{block_size="16",kv_cache_size_tokens="9000",'
+            'num_gpu_blocks="1000"} 1.0\n',
+            9_000,
+        ),
+        ("vllm", 'vllm:cache_config_info{block_size="16",num_gpu_blocks="None"} 1.0\n', None),
+        ("vllm", 'vllm:cache_config_info{block_size="0",num_gpu_blocks="7"} 1.0\n', None),
+        ("vllm", 'vllm:cache_config_info{block_size="16"} 1.0\n', None),
+        ("sglang", 'sglang:max_total_num_tokens{model_name="m",tp_rank="0"} 50000.0\n', 50_000),
+        ("sglang", "sglang:page_size 64\nsglang:num_pages 100\n", 6_400),
+        ("sglang", 'sglang:cache_config_info{page_size="16",num_pages="10"} 1\n', 160),
+        (
+            "trtllm",
+            "trtllm_kv_cache_max_blocks 300\ntrtllm_kv_cache_tokens_per_block 32\n",
+            9_600,
+        ),
+        ("trtllm", "trtllm_kv_cache_max_blocks 300\n", None),
+        ("tgi", "tgi_batch_current_max_tokens 300\n", None),
+    ],
+)
+def test_how_many_tokens_the_kv_cache_holds(engine: str, page: str, tokens: int | None) -> None:
+    assert read_facts(ENGINES[engine], page, 1.0).kv_capacity_tokens == tokens
+
+
+def test_capacities_of_data_parallel_ranks_are_summed_and_shards_count_once() -> None:
+    page = "".join(
+        f'vllm:cache_config_info{{block_size="16",engine="{rank}",num_gpu_blocks="{rank}00"}} 1.0\n'
+        f'vllm:num_requests_running{{engine="{rank}"}} 1\n'
+        for rank in (1, 2)
+    )
+    found = read_facts(VLLM, page, 1.0)
+    assert (found.kv_capacity_tokens, found.ranks) == (4_800, 2)
+    shards = "".join(
+        f'sglang:max_total_num_tokens{{dp_rank="{rank // 2}",tp_rank="{rank}"}} 1000\n'
+        for rank in range(4)
+    )
+    assert read_facts(ENGINES["sglang"], shards, 1.0).kv_capacity_tokens == 2_000
+
+
+def test_a_long_page_is_read_where_it_matters() -> None:
+    filler = "".join(f'other_metric{{label="{n}"}} {n}\n' for n in range(40_000))
+    page = filler + "vllm:num_requests_running 3\n" + filler
+    assert len(page) > 1 << 20
+    assert facts(page)[0] == 3
 
 
 def test_a_sum_that_is_no_number_is_not_known() -> None:
@@ -166,7 +240,7 @@ def test_comments_and_longer_names_are_not_samples() -> None:
 
 
 def test_what_is_not_on_the_page_is_not_known() -> None:
-    assert read_facts(VLLM, "", 3.0) == Facts(read_s=3.0)
+    assert read_facts(VLLM, "", 3.0) == Facts(read_s=3.0, page_s=3.0)
     assert facts("<html><body>404</body></html>") == (None, None, None)
 
 

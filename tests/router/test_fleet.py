@@ -9,7 +9,8 @@ from hypothesis import strategies as st
 
 from tierway.policies.errors import BrokenStream, Refused, Rejected
 from tierway.policies.types import Work
-from tierway.router.fleet import Facts, Fleet, ReplicaSpec
+from tierway.router.facts import Facts
+from tierway.router.fleet import Fleet, ReplicaSpec
 
 
 def make(count: int = 3, clock: FakeClock | None = None) -> Fleet:

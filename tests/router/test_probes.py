@@ -109,6 +109,27 @@ def test_metrics_are_the_page_or_nothing() -> None:
     run(main)
 
 
+@pytest.mark.parametrize("body", [b"", b"vllm:num_requests_running 12"])
+def test_a_page_without_its_last_line_end_was_cut(body: bytes) -> None:
+    async def main(transport: Transport) -> None:
+        async with engine({b"/metrics": (200, body)}) as (url, _):
+            probe = HttpProbe(transport)
+            assert await probe.metrics(Origin.parse(url), ENGINES["vllm"]) is None
+
+    run(main)
+
+
+def test_a_page_that_goes_on_for_ever_is_given_up() -> None:
+    async def main(transport: Transport) -> None:
+        pages = {b"/metrics": (200, b"a 1\n" * (2 << 20)), b"/health": (200, b"")}
+        async with engine(pages) as (url, _):
+            probe, origin = HttpProbe(transport), Origin.parse(url)
+            assert await probe.metrics(origin, ENGINES["vllm"]) is None
+            assert await probe.healthy(origin, ENGINES["vllm"]) is True
+
+    run(main)
+
+
 def test_the_paths_lie_below_the_replicas_own_prefix() -> None:
     async def main(transport: Transport) -> None:
         async with engine({b"/pool/health": (200, b"")}) as (url, asked):
@@ -127,6 +148,8 @@ class ScriptedProbe(HttpProbe):
         self.fault: Exception | None = None
         self.asked: list[str] = []
         self.gate: Callable[[str], Awaitable[None]] | None = None
+        self.clock: FakeClock | None = None
+        self.takes_s = 0.0
 
     async def healthy(self, origin: Origin, engine: Engine) -> bool | None:
         self.asked.append(origin.host)
@@ -138,6 +161,8 @@ class ScriptedProbe(HttpProbe):
         return self.alive
 
     async def metrics(self, origin: Origin, engine: Engine) -> str | None:
+        if self.clock is not None:
+            self.clock.advance(self.takes_s)
         return self.page or None
 
 
@@ -153,6 +178,7 @@ class Rig:
         ]
         self.fleet = Fleet(specs, clock=self.clock)
         self.probe = ScriptedProbe()
+        self.probe.clock = self.clock
         self.poller = Poller(self.fleet, self.probe, clock=self.clock, period_s=0.0)
 
     def views(self) -> list[Any]:
@@ -180,6 +206,30 @@ def test_a_page_that_cannot_be_had_leaves_the_last_facts_to_age() -> None:
         rig.probe.page = ""
         await rig.poller.poll()
         assert (rig.views()[0].running, rig.views()[0].facts_at_s) == (3, rig.clock() - 2)
+
+    asyncio.run(main())
+
+
+@pytest.mark.parametrize("page", ["<html>503</html>\n", PAGE.replace("num_", "n_"), "\n"])
+def test_a_page_that_tells_nothing_leaves_the_last_facts_to_age_too(page: str) -> None:
+    async def main() -> None:
+        rig = Rig()
+        await rig.poller.poll()
+        rig.clock.advance(2)
+        rig.probe.page = page
+        await rig.poller.poll()
+        assert (rig.views()[0].running, rig.views()[0].facts_at_s) == (3, rig.clock() - 2)
+
+    asyncio.run(main())
+
+
+def test_facts_are_as_old_as_the_question() -> None:
+    async def main() -> None:
+        rig = Rig()
+        rig.probe.takes_s = 1.5
+        asked_s = rig.clock()
+        await rig.poller.poll()
+        assert asked_s <= rig.views()[0].facts_at_s <= rig.clock() - 1.5
 
     asyncio.run(main())
 
