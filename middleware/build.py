@@ -13,9 +13,10 @@ import os
 import random
 import re
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import AsyncExitStack
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 from tierway.cache.feedback import Feedback
@@ -51,6 +52,8 @@ from tierway.policies.types import Model, Tier
 from tierway.router.balancer import Balancer, PolicyHolder
 from tierway.router.discover import ask_model
 from tierway.router.dispatch import Dispatcher
+from tierway.router.engines import ENGINES
+from tierway.router.facts import LoadReport
 from tierway.router.fleet import Fleet
 from tierway.router.post import JsonPost
 from tierway.router.probes import HttpProbe, Poller
@@ -140,7 +143,7 @@ async def _assemble(
     balancer = Balancer(fleet, holder, clock=clock, draw=random.random)
     dispatcher = Dispatcher(
         balancer,
-        _upstreams(settings, environ, transport, models),
+        _upstreams(settings, environ, transport, models, fleet),
         clock=clock,
         budget=RetryBudget(share=settings.resilience.retry_budget),
         ladder=catalog.ladder(settings),
@@ -227,12 +230,18 @@ def _upstreams(
     environ: Mapping[str, str],
     transport: Transport,
     models: Mapping[str, Model],
+    fleet: Fleet,
 ) -> Mapping[str, Upstream]:
     rules = settings.resilience
     timeouts = Timeouts(rules.first_token_timeout_s, rules.idle_timeout_s, rules.total_timeout_s)
     made: dict[str, Upstream] = {}
 
-    def over_http(url: str, model: Model, key_env: str | None) -> HttpUpstream:
+    def over_http(
+        url: str,
+        model: Model,
+        key_env: str | None,
+        on_load: Callable[[LoadReport], None] | None = None,
+    ) -> HttpUpstream:
         return HttpUpstream(
             transport,
             api_origin(url),
@@ -240,12 +249,19 @@ def _upstreams(
             timeouts=timeouts,
             clock=time.monotonic,
             api_key=environ.get(key_env or "", ""),
+            on_load=on_load,
         )
 
     for name, given in settings.models.items():
         for replica in given.replicas:
-            upstream = over_http(replica.url, models[name], replica.api_key_env)
-            made[catalog.replica_id(name, replica.url)] = upstream
+            known = catalog.replica_id(name, replica.url)
+            reports = ENGINES[replica.engine].reports_load
+            made[known] = over_http(
+                replica.url,
+                models[name],
+                replica.api_key_env,
+                partial(fleet.update_load, known) if reports else None,
+            )
         if given.url is not None:
             made[name] = over_http(given.url, models[name], given.api_key_env)
         elif given.litellm is not None:

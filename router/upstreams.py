@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import asyncio
 import re
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -24,6 +24,8 @@ from tierway.policies.protocols import Clock
 from tierway.policies.types import Call, Head, Headers, Model, Source, Usage, WireName
 from tierway.policies.usage import usage_from, usage_of
 from tierway.router.discover import ask_model
+from tierway.router.facts import LoadReport
+from tierway.router.load_header import ASKS, load_report
 from tierway.router.splice import upstream_body
 from tierway.router.sse import Framer, error_of, has_first_token, rejection
 from tierway.router.transport import Origin, Response, Transport
@@ -64,7 +66,8 @@ class Timeouts:
 
 
 class HttpUpstream:
-    """One OpenAI-wire server. `max_body_bytes` bounds an answer that does not stream."""
+    """One OpenAI-wire server. `max_body_bytes` bounds an answer that does not stream. With
+    `on_load` it is asked to report its load with each answer, and `on_load` gets the reports."""
 
     def __init__(
         self,
@@ -76,6 +79,7 @@ class HttpUpstream:
         clock: Clock,
         api_key: str = "",
         max_body_bytes: int = 64 << 20,
+        on_load: Callable[[LoadReport], None] | None = None,
     ) -> None:
         self._transport, self._origin, self._model = transport, origin, model
         self._timeouts, self._clock = timeouts, clock
@@ -84,6 +88,9 @@ class HttpUpstream:
         self._static: Headers = ((b"content-type", _JSON), (b"user-agent", b"tierway"))
         if api_key:
             self._static += ((b"authorization", b"Bearer " + api_key.encode()),)
+        self._on_load = on_load
+        if on_load is not None:
+            self._static += (ASKS,)
 
     async def open(self, call: Call, source: Source) -> WholeAnswer | StreamAnswer:
         response: Response | None = None
@@ -94,6 +101,8 @@ class HttpUpstream:
         try:
             async with asyncio.timeout(limit_s):
                 response = await self._send(call)
+                if self._on_load is not None and (report := load_report(response.headers)):
+                    self._on_load(report)
                 return await self._answer(call, source, response)
         except TimeoutError as cause:
             await _close(response)

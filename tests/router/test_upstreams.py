@@ -24,6 +24,7 @@ from tierway.policies.errors import (
 )
 from tierway.policies.protocols import Answer
 from tierway.policies.types import Call, Model, Source
+from tierway.router.facts import LoadReport
 from tierway.router.transport import Transport
 from tierway.router.upstreams import HttpUpstream, Timeouts, api_origin, root_url
 
@@ -572,3 +573,37 @@ def test_where_the_api_and_the_probes_of_an_address_lie(url: str, api: str, root
 def test_an_address_that_is_none_is_told() -> None:
     with pytest.raises(ConfigError, match="ftp://h"):
         api_origin("ftp://h")
+
+
+LOAD = "endpoint-load-metrics: TEXT named_metrics.num_requests_waiting=4\r\n"
+
+
+def test_an_engine_that_reports_its_load_is_asked_to_and_heard() -> None:
+    heard: list[LoadReport] = []
+
+    async def main(upstream: HttpUpstream, there: Server) -> None:
+        await body_of(upstream, ask())
+        asked = there.exchanges[0].headers
+        assert asked["endpoint-load-metrics-format"] == "TEXT"
+        assert heard == [LoadReport(waiting=4)]
+
+    run(answers(orjson.dumps(completion()), headers=LOAD), main, on_load=heard.append)
+
+
+def test_also_the_head_of_a_refusal_tells_of_the_load() -> None:
+    heard: list[LoadReport] = []
+
+    async def main(upstream: HttpUpstream, there: Server) -> None:
+        with pytest.raises(Rejected):
+            await upstream.open(ask(), SOURCE)
+        assert heard == [LoadReport(waiting=4)]
+
+    run(answers(b"{}", status=503, headers=LOAD), main, on_load=heard.append)
+
+
+def test_other_servers_are_not_asked_for_their_load() -> None:
+    async def main(upstream: HttpUpstream, there: Server) -> None:
+        await body_of(upstream, ask())
+        assert "endpoint-load-metrics-format" not in there.exchanges[0].headers
+
+    run(answers(orjson.dumps(completion()), headers=LOAD), main)
