@@ -17,7 +17,8 @@ from collections.abc import Callable, Sequence
 
 from tierway.bench.engine_jobs import FinishReason, Job, Totals, Work
 from tierway.bench.engine_kv import BlockPool
-from tierway.bench.profiles import BLOCK_TOKENS, Profile, StepLoad
+from tierway.bench.profiles import BLOCK_TOKENS, Profile
+from tierway.policies.physics import StepLoad
 
 __all__ = ["Engine", "FinishReason", "Job", "Totals", "Work"]
 
