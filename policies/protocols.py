@@ -4,10 +4,11 @@ implementations (the fakes in tests/fakes.py count) and one contract test over a
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
 
+from tierway.policies.sharing import Offer
 from tierway.policies.types import (
     Ask,
     BalanceAsk,
@@ -16,6 +17,7 @@ from tierway.policies.types import (
     Ranking,
     ReplicaView,
     Source,
+    StateStatus,
     Trace,
     Usage,
 )
@@ -315,6 +317,24 @@ class BalancePolicy(Protocol):
     name: str
 
     def rank(self, ask: BalanceAsk, views: Sequence[ReplicaView]) -> Ranking: ...
+
+
+class SharedState(Protocol):
+    """What gateways before the same replicas know of each other: how much each has in flight,
+    and which replica was sent which prefix.
+
+    `pick` gives the place of the offer to take, 0 for the first where there is no other reason,
+    and lets the other gateways know; the caller counts the call as its own before anything else
+    runs. It raises nothing but cancellation, and waits for a server once, for a moment, when
+    that has just failed. `placed` tells the others that a replica was sent these blocks of a
+    prompt (policies/prefix_blocks.py). `aclose` takes what is this gateway's out of the sums.
+    """
+
+    async def start(self) -> None: ...
+    async def pick(self, offers: Iterable[Offer], draw: float) -> int: ...
+    def placed(self, replica: str, blocks: Sequence[int]) -> None: ...
+    def status(self) -> StateStatus: ...
+    async def aclose(self) -> None: ...
 
 
 class Hook(Protocol):

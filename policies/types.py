@@ -220,6 +220,17 @@ class Work:
 
 
 @dataclass(frozen=True, slots=True)
+class StateStatus:
+    """How the state that gateways share fares. `ok` is False while counts are this gateway's
+    own, `error` says why; `gateways` are those that live, this one included."""
+
+    backend: str
+    ok: bool = True
+    gateways: int = 1
+    error: str = ""
+
+
+@dataclass(frozen=True, slots=True)
 class ReplicaView:
     """What a balancing policy may know about one replica, at one moment.
 

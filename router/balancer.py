@@ -8,16 +8,18 @@ lease teaches the learners: see `Learner`.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
 from tierway.policies.policyset import PolicySet
-from tierway.policies.protocols import Clock
+from tierway.policies.protocols import Clock, SharedState
+from tierway.policies.sharing import OFFERED, Offer
 from tierway.policies.types import (
     BalanceAsk,
     Call,
     Candidate,
+    Counts,
     Model,
     Ranking,
     ReplicaView,
@@ -25,6 +27,7 @@ from tierway.policies.types import (
     Work,
 )
 from tierway.router.fleet import Fleet, Lease
+from tierway.router.shared import MemoryState
 
 _BYTES_PER_TOKEN = 4  # a load estimate, not a limit: English text has about four bytes a token
 _OUTPUT_TOKENS = 256
@@ -115,10 +118,19 @@ class Choice:
     def __bool__(self) -> bool:
         return bool(self.ranking.candidates)
 
+    def view(self, replica: str) -> ReplicaView:
+        return next(view for view in self.views if view.id == replica)
+
+    def work(self, replica: str) -> Work:
+        """What the call would be there, but for what the replica has cached."""
+        tokens = self.look.prompt_tokens
+        cached = min(self.ask.cached.get(replica, 0), max(0, tokens - 1))
+        return Work(tokens, tokens - cached, self.look.output_tokens)
+
 
 class Balancer:
     """`draw` gives uniform numbers in [0, 1). Without `prefixes` no replica is believed to
-    hold anything."""
+    hold anything, without `shared` there is no other gateway."""
 
     def __init__(
         self,
@@ -128,9 +140,11 @@ class Balancer:
         clock: Clock,
         draw: Callable[[], float],
         prefixes: Prefixes | None = None,
+        shared: SharedState | None = None,
         learners: Sequence[Learner] = (),
     ) -> None:
         self.fleet, self.policies, self.prefixes = fleet, policies, prefixes
+        self.shared = shared or MemoryState()
         self.clock, self.draw = clock, draw
         self._learners = tuple(learners)
 
@@ -161,12 +175,11 @@ class Balancer:
         return Choice(ranking, look, ask, views, policies.version)
 
     async def take(self, choice: Choice) -> Lease:
-        """A slot on the best replica of a choice that has any."""
-        best = choice.ranking.candidates[0]
+        """A slot on the best replica of a choice that has any, as all gateways see it now."""
         look, ask = choice.look, choice.ask
-        view = next(view for view in choice.views if view.id == best.replica)
-        cached = min(ask.cached.get(best.replica, 0), max(0, look.prompt_tokens - 1))
-        work = Work(look.prompt_tokens, look.prompt_tokens - cached, look.output_tokens)
+        place = await self.shared.pick(_offers(choice), ask.draw)
+        best = choice.ranking.candidates[place]
+        view, work = choice.view(best.replica), choice.work(best.replica)
         lease = self.fleet.lease(
             best.replica,
             work,
@@ -176,6 +189,7 @@ class Balancer:
         )
         if self.prefixes is not None:
             self.prefixes.insert(best.replica, look.blocks)
+            self.shared.placed(best.replica, look.blocks)
         return lease
 
     def _ask(self, look: Look, tried: frozenset[str], sequence: int) -> BalanceAsk:
@@ -197,3 +211,19 @@ class Balancer:
             common_tokens=common,
             now_s=self.clock(),
         )
+
+
+def _offers(choice: Choice) -> Iterator[Offer]:
+    """The best candidates, as far as they have a cost."""
+    for candidate in choice.ranking.candidates[:OFFERED]:
+        if candidate.cost is None:
+            return
+        view = choice.view(candidate.replica)
+        known = Counts(
+            view.inflight,
+            view.inflight_tokens,
+            view.prefill_tokens,
+            view.output_tokens,
+            view.context_tokens,
+        )
+        yield Offer(candidate.replica, choice.work(candidate.replica), candidate.cost, known)

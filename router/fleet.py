@@ -228,15 +228,21 @@ class Fleet:
             heapq.heappush(replica.unread, (read_by_s, self._leases, lease))
         return lease
 
-    def counts(self) -> Mapping[str, Counts]:
-        """What this gateway has in flight, by replica."""
-        return {name: replica.counts() for name, replica in self._replicas.items()}
+    def own(self, replica_id: str) -> Counts:
+        """What this gateway has in flight on a replica; nothing on one that is not here."""
+        replica = self._replicas.get(replica_id)
+        return _NOTHING if replica is None else replica.counts()
+
+    def others(self, replica_id: str) -> Counts:
+        """What all other gateways have in flight there, as was last heard."""
+        replica = self._replicas.get(replica_id)
+        return _NOTHING if replica is None else replica.others
 
     def set_others(self, others: Mapping[str, Counts]) -> None:
-        """What all other gateways have in flight, by replica; those left out have nothing."""
-        for name, replica in self._replicas.items():
-            found = others.get(name, _NOTHING)
-            if found != replica.others:
+        """What all other gateways have in flight, for the replicas that are named."""
+        for name, found in others.items():
+            replica = self._replicas.get(name)
+            if replica is not None and found != replica.others:
                 replica.others, replica.view = found, None
 
     def view(self, replica_id: str) -> ReplicaView:

@@ -1,0 +1,31 @@
+"""What gateways before the same replicas tell each other: the case of one gateway alone.
+
+With `state.backend: memory` there is nobody to share with, and the first of a ranking is taken
+as it stands. Over several gateways see shared_redis.py.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+
+from tierway.policies.sharing import Offer
+from tierway.policies.types import StateStatus
+
+
+class MemoryState:
+    """A SharedState that costs nothing: its `pick` never suspends and looks at no offer."""
+
+    async def start(self) -> None:
+        pass
+
+    async def pick(self, offers: Iterable[Offer], draw: float) -> int:
+        return 0
+
+    def placed(self, replica: str, blocks: Sequence[int]) -> None:
+        pass
+
+    def status(self) -> StateStatus:
+        return StateStatus("memory")
+
+    async def aclose(self) -> None:
+        pass
