@@ -3,11 +3,12 @@
 Each step gives tokens of its budget to the running requests first, then admits waiting ones
 in order of arrival while the blocks of their whole prompt are there (chunked prefill). When
 blocks run out the newest running request is preempted and computed again later. Formulas of
-a step's duration: profiles.py; the scheduler follows vLLM's.
+a step's duration: policies/physics.py; the scheduler follows vLLM's.
 
 The engine knows no clock and no I/O. In virtual time `advance` runs it; in real time a loop
 calls `begin`, waits until `due_s`, and calls `finish`. Between the two, requests may come
-and go. All times are seconds on the caller's clock; `speed` divides every step's duration.
+and go. All times are seconds on the caller's clock; `speed` divides every step's duration,
+`slowdown` multiplies it from the next step on.
 """
 
 from __future__ import annotations
@@ -17,10 +18,13 @@ from collections.abc import Callable, Sequence
 
 from tierway.bench.engine_jobs import FinishReason, Job, Totals, Work
 from tierway.bench.engine_kv import BlockPool
-from tierway.bench.profiles import BLOCK_TOKENS, Profile
+from tierway.bench.engine_leap import Leap, decoding, settle, steps_ahead
+from tierway.bench.profiles import Profile
 from tierway.policies.physics import StepLoad
 
 __all__ = ["Engine", "FinishReason", "Job", "Totals", "Work"]
+
+_SHORTEST_LEAP = 2
 
 
 class Engine:
@@ -31,12 +35,16 @@ class Engine:
         self.now_s = now_s
         self.totals = Totals()
         self.step_tokens = 0
+        self.slowdown = 1.0
         self._speed = speed
+        self._times = profile.times()
+        self._block_tokens = profile.block_tokens
         self._pool = BlockPool(profile.blocks)
         self._running: list[Job] = []
         self._waiting: deque[Job] = deque()
         self._step: list[tuple[Job, int]] | None = None
         self._due_s = now_s
+        self._idle = True
 
     @property
     def running(self) -> int:
@@ -61,20 +69,23 @@ class Engine:
         *,
         at_s: float | None = None,
         on_token: Callable[[Job], None] | None = None,
+        milestones: bool = False,
     ) -> Job:
-        """Queues a request; `on_token` is called at each token and at the end of the job.
+        """Queues a request; `on_token` is called at each token and at the end of the job, with
+        `milestones` at the first token and at the end only (which lets `advance` leap).
 
         ValueError when the request could never fit: it would wait for ever.
         """
         tokens = work.prompt_tokens + work.output_tokens
-        room = min(self.profile.max_model_len, self.profile.blocks * BLOCK_TOKENS)
+        room = min(self.profile.max_model_len, self.profile.kv_capacity_tokens)
         if work.prompt_tokens < 1 or tokens > room:
             raise ValueError(f"{tokens} tokens: a request has 1 to {room}, prompt included")
         arrived_s = self.now_s if at_s is None else at_s
         if self._step is None:
             self.now_s = max(self.now_s, arrived_s)
-        job = Job(work, arrived_s, on_token)
+        job = Job(work, arrived_s, on_token, milestones)
         self._waiting.append(job)
+        self._idle = False
         return job
 
     def abort(self, job: Job, reason: FinishReason = "abort") -> bool:
@@ -89,11 +100,13 @@ class Engine:
         else:
             self._waiting.remove(job)
         self._end(job, reason)
+        self._idle = False
         return True
 
     def resume(self, job: Job) -> None:
         """Lets a stalled job go on from the next step."""
         job.resumed = True
+        self._idle = False
 
     def begin(self) -> float | None:
         """Schedules the next step; its duration, or None when there is nothing to do."""
@@ -101,9 +114,10 @@ class Engine:
             raise RuntimeError("a step is in progress: call finish() first")
         batch = self._schedule()
         if not batch:
+            self._idle = True
             return None
         load = _load(batch)
-        seconds = self.profile.step_s(load) / self._speed
+        seconds = self._times.step_s(load) * self.slowdown / self._speed
         self._step, self._due_s, self.step_tokens = batch, self.now_s + seconds, load.tokens
         self.totals.steps += 1
         self.totals.busy_s += seconds
@@ -118,23 +132,89 @@ class Engine:
         moved = [job for job, count in batch if job.reason is None and self._settle(job, count)]
         for job in moved:
             # A callback may have aborted a job that comes after it in the batch.
-            if job.on_token is not None and job.reason not in ("abort", "error"):
-                job.on_token(job)
+            told = job.told
+            if told is not None and job.reason not in ("abort", "error"):
+                told(job)
         return moved
 
     def advance(self, until_s: float = float("inf")) -> None:
-        """Runs every step that ends by `until_s`; idle time passes at once."""
-        while self._step is not None or self.begin() is not None:
+        """Runs every step that ends by `until_s`; idle time passes at once.
+
+        Steps in which nothing happens but tokens that nobody waits for are taken in one leap.
+        """
+        while True:
+            if self._step is None:
+                self._leap(until_s)
+                if self.begin() is None:
+                    break
             if self._due_s > until_s:
                 return
             self.finish()
         if until_s != float("inf"):
             self.now_s = max(self.now_s, until_s)
 
+    def next_event_s(self) -> float | None:
+        """Until when `advance` would do nothing that a client sees, if nobody comes or goes.
+
+        None for an engine that has nothing to do. It may be early, and never is late.
+        """
+        if self._step is None:
+            return None if self._idle else self.now_s
+        leap = self._plan(taken=1)
+        return self._due_s + (leap.seconds(leap.steps) if leap else 0.0)
+
     def catch_up(self, now_s: float) -> None:
         """Moves the clock between steps forward to a real clock that ran ahead."""
         if self._step is None:
             self.now_s = max(self.now_s, now_s)
+
+    def _leap(self, until_s: float) -> None:
+        leap = self._plan()
+        if leap is None:
+            return
+        steps = leap.fitting(until_s - self.now_s)
+        if steps:
+            begin_s = self.now_s
+            self.now_s = settle(leap, steps, self._pool, self._block_tokens, begin_s)
+            self.step_tokens = len(leap.jobs)
+            self.totals.steps += steps
+            self.totals.busy_s += self.now_s - begin_s
+            self.totals.generation_tokens += steps * len(leap.jobs)
+
+    def _plan(self, taken: int = 0) -> Leap | None:
+        """The leap that comes after `taken` (0 or 1) steps of the same kind, if any."""
+        jobs = decoding(self._running)
+        if not 0 < len(jobs) <= self.profile.batched_tokens:
+            return None
+        if self._waiting and not self._shut():
+            return None
+        steps = steps_ahead(jobs, self._pool, self._block_tokens, taken)
+        if steps < _SHORTEST_LEAP:
+            return None
+        scale, count = self.slowdown / self._speed, len(jobs)
+        context = sum(job.computed for job in jobs) + count * (1 + taken)
+        first_s = self._times.base_s(count, count) + self._times.context_s * context
+        return Leap(jobs, steps, first_s * scale, self._times.context_s * count * scale)
+
+    def _shut(self) -> bool:
+        """True when decoding alone cannot let the next waiting request in."""
+        if len(self._running) >= self.profile.sequences:
+            return True
+        job = self._waiting[0]
+        limit = (job.known - 1) // self._block_tokens
+        shared = self._pool.match(job.work.keys, limit)
+        missing = -(-job.known // self._block_tokens) - len(shared)
+        if missing + self._pool.idle(shared) <= self._pool.free:
+            return False
+        place = len(shared)
+        if place >= min(limit, len(job.work.keys)):
+            return True
+        # A running request may be about to compute the block that the waiting one shares.
+        wanted = job.work.keys[place]
+        return all(
+            len(other.work.keys) <= place or other.work.keys[place] != wanted
+            for other in self._running
+        )
 
     def _schedule(self) -> list[tuple[Job, int]]:
         batch: list[tuple[Job, int]] = []
@@ -155,7 +235,7 @@ class Engine:
 
     def _make_room(self, job: Job, tokens: int) -> tuple[bool, bool]:
         """(blocks for `tokens` are held, somebody was preempted for them)."""
-        missing = -(-tokens // BLOCK_TOKENS) - len(job.blocks)
+        missing = -(-tokens // self._block_tokens) - len(job.blocks)
         cleared = False
         while missing > self._pool.free:
             victim = self._running.pop()
@@ -190,14 +270,14 @@ class Engine:
 
     def _place(self, job: Job) -> bool:
         """Holds the blocks of all known tokens, cached ones first; False when too few are free."""
-        shared = self._pool.match(job.work.keys, (job.known - 1) // BLOCK_TOKENS)
-        missing = -(-job.known // BLOCK_TOKENS) - len(shared)
+        shared = self._pool.match(job.work.keys, (job.known - 1) // self._block_tokens)
+        missing = -(-job.known // self._block_tokens) - len(shared)
         if missing + self._pool.idle(shared) > self._pool.free:
             return False
         self._pool.hold(shared)
         job.blocks = shared + self._pool.take(missing)
         job.committed = len(shared)
-        job.computed = len(shared) * BLOCK_TOKENS
+        job.computed = len(shared) * self._block_tokens
         if job.admitted_s is None:
             job.admitted_s = self.now_s
             job.cached_tokens = job.computed
@@ -210,9 +290,11 @@ class Engine:
         fresh_prompt = min(job.computed + count, job.work.prompt_tokens) - job.computed
         self.totals.computed_prompt_tokens += max(0, fresh_prompt)
         job.computed += count
-        for index in range(job.committed, min(job.computed // BLOCK_TOKENS, len(job.work.keys))):
+        for index in range(
+            job.committed, min(job.computed // self._block_tokens, len(job.work.keys))
+        ):
             self._pool.commit(job.blocks[index], job.work.keys[index])
-        job.committed = max(job.committed, job.computed // BLOCK_TOKENS)
+        job.committed = max(job.committed, job.computed // self._block_tokens)
         if job.computed < job.known:
             return False
         if job.generated == 0:

@@ -34,11 +34,13 @@ class Job:
 
     `token_s` is when the newest token came, `previous_s` the one before it. `reason` is None
     until the job is over. `cached_tokens` were found in the prefix cache at first admission.
+    With `milestones` only the first token and the end are told to `on_token`.
     """
 
     work: Work
     arrived_s: float
     on_token: Callable[[Job], None] | None = None
+    milestones: bool = False
     admitted_s: float | None = None
     first_token_s: float | None = None
     token_s: float | None = None
@@ -62,6 +64,13 @@ class Job:
     def stalled(self) -> bool:
         after = self.work.stall_after
         return after is not None and not self.resumed and self.generated >= after
+
+    @property
+    def told(self) -> Callable[[Job], None] | None:
+        """Who is to hear of what happened just now."""
+        if self.milestones and self.generated != 1 and self.reason is None:
+            return None
+        return self.on_token
 
 
 @dataclass(slots=True)

@@ -1,10 +1,10 @@
 """The paged KV cache of a simulated engine, with prefix reuse.
 
-Blocks of 16 tokens are counted by reference. A block that is full and computed may carry a
-key, which stands for all tokens up to its end; a later sequence with the same leading keys
-takes those blocks instead of computing them. Freed blocks keep their key and wait in a queue,
-the longest free in front; a sequence returns its blocks last to first, so that its tail goes
-before the head that others may share (as vLLM's block pool does).
+Blocks (16 tokens in most engines) are counted by reference. A block that is full and computed
+may carry a key, which stands for all tokens up to its end; a later sequence with the same
+leading keys takes those blocks instead of computing them. Freed blocks keep their key and wait
+in a queue, the longest free in front; a sequence returns its blocks last to first, so that its
+tail goes before the head that others may share (as vLLM's block pool does).
 """
 
 from __future__ import annotations
@@ -61,12 +61,12 @@ class BlockPool:
 
     def take(self, count: int) -> list[Block]:
         """New blocks, held once; the caller has checked that `count` are free."""
-        taken = []
-        for _ in range(count):
-            block = self._fresh_block() if self._fresh else self._evict()
-            block.references = 1
-            taken.append(block)
-        return taken
+        return [self.take_one() for _ in range(count)]
+
+    def take_one(self) -> Block:
+        block = self._fresh_block() if self._fresh else self._evict()
+        block.references = 1
+        return block
 
     def release(self, blocks: Sequence[Block]) -> None:
         for block in reversed(blocks):
