@@ -14,7 +14,9 @@ from fastapi.responses import JSONResponse
 from pydantic import BaseModel, ConfigDict
 
 from tierway.middleware.admin_cache import add_cache_calls
+from tierway.middleware.admin_policies import add_policy_calls
 from tierway.middleware.explain import explain
+from tierway.middleware.parts import enough
 from tierway.middleware.reply import openai_error
 from tierway.middleware.tenants import bearer
 from tierway.policies.errors import GatewayError
@@ -22,19 +24,6 @@ from tierway.policies.errors import GatewayError
 if TYPE_CHECKING:
     from tierway.middleware.asgi import Gateway
     from tierway.middleware.parts import Parts
-
-
-class PolicyBody(BaseModel):
-    model_config = ConfigDict(extra="forbid")
-
-    policy: str
-    options: dict[str, Any] = {}
-
-
-class SwitchBody(BaseModel):
-    model_config = ConfigDict(extra="forbid", strict=True)
-
-    enabled: bool
 
 
 class MarkBody(BaseModel):
@@ -61,10 +50,11 @@ def create_admin_app(gateway: Gateway) -> FastAPI:
     def needs(role: str) -> Any:
         def check(request: Request) -> None:
             key = bearer(dict(request.scope["headers"]))
-            allowed = parts().admin_keys.allows(key, role)
-            if allowed is None:
+            held = parts().admin_keys.role(key)
+            if held is None:
                 raise _Denied(401, "Give an admin key as `Authorization: Bearer KEY`.")
-            if not allowed:
+            request.state.role = held
+            if not enough(held, role):
                 raise _Denied(403, f"This call needs an admin key with the role {role}.")
 
         return Depends(check)
@@ -72,6 +62,7 @@ def create_admin_app(gateway: Gateway) -> FastAPI:
     _add_handlers(app)
     _add_reads(app, parts, needs)
     _add_switches(app, parts, needs)
+    add_policy_calls(app, parts, needs)
     add_cache_calls(app, parts, needs)
     return app
 
@@ -115,18 +106,6 @@ def _add_reads(app: FastAPI, parts: Any, needs: Any) -> None:
 
 
 def _add_switches(app: FastAPI, parts: Any, needs: Any) -> None:
-    @app.put("/admin/tiers/{tier}/policy", dependencies=[needs("operate")])
-    async def set_policy(tier: str, body: PolicyBody) -> dict[str, Any]:
-        holder = parts().holder
-        holder.current = holder.current.with_policy(tier, body.policy, body.options)
-        return {"tier": tier, "policy": body.policy, "version": holder.current.version}
-
-    @app.put("/admin/llm-aware", dependencies=[needs("operate")])
-    async def set_llm_aware(body: SwitchBody) -> dict[str, Any]:
-        holder = parts().holder
-        holder.current = holder.current.with_llm_aware(body.enabled)
-        return {"llm_aware": body.enabled, "version": holder.current.version}
-
     @app.post("/admin/replicas/{replica:path}/drain", dependencies=[needs("operate")])
     async def drain(replica: str) -> JSONResponse:
         return _draining(parts(), replica, True)

@@ -37,6 +37,8 @@ from tierway.middleware.logs import log_request
 from tierway.middleware.metrics import Metrics
 from tierway.middleware.parts import AdminKeys, Parts
 from tierway.middleware.pipeline import CacheStage, Pipeline
+from tierway.middleware.plugins import registry
+from tierway.middleware.policy_metrics import PolicyCollector
 from tierway.middleware.settings import EmbedderSettings
 from tierway.middleware.shadow import Shadow
 from tierway.middleware.switches import CacheSwitch
@@ -139,7 +141,7 @@ async def _assemble(
     models = await _models(settings, environ, transport, live=live)
     tiers = catalog.tiers(settings, models)
     fleet = Fleet(catalog.replicas(settings, tiers), clock=clock)
-    holder = PolicyHolder(PolicySet.build(tiers))
+    holder = PolicyHolder(PolicySet.build(tiers, registry=registry(settings.plugins)))
     balancer = Balancer(fleet, holder, clock=clock, draw=random.random)
     dispatcher = Dispatcher(
         balancer,
@@ -173,7 +175,7 @@ async def _assemble(
         poller.start()
         stack.push_async_callback(poller.aclose)
     prices = catalog.prices(models)
-    metrics = _metrics(fleet, tiers, stage, holder, prices)
+    metrics = _metrics(fleet, tiers, stage, balancer, prices)
     tally = Tally(stage.cache.journal, prices)
     tally.start()
     stack.push_async_callback(tally.aclose)
@@ -455,7 +457,7 @@ def _metrics(
     fleet: Fleet,
     tiers: Sequence[Tier],
     stage: CacheStage,
-    holder: PolicyHolder,
+    balancer: Balancer,
     prices: Prices,
 ) -> Metrics:
     names = [model.name for tier in tiers for model in tier.models]
@@ -463,9 +465,10 @@ def _metrics(
         views=lambda: fleet.snapshot(names),
         breakers=lambda: {spec.id: fleet.breaker_state(spec.id) for spec in fleet.specs()},
         entries=lambda: len(stage.cache),
-        policy_version=lambda: holder.current.version,
+        policy_version=lambda: balancer.policies.current.version,
         prices=prices,
         shadow=lambda: stage.shadow.counts if stage.shadow else {},
+        collectors=(PolicyCollector(balancer.shadows),),
     )
 
 

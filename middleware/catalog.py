@@ -68,6 +68,9 @@ def tiers(settings: Settings, models: Mapping[str, Model]) -> tuple[Tier, ...]:
             models=tuple(model for model in models.values() if model.tier == name),
             policy=tier.policy,
             plain_policy=tier.plain_policy,
+            options=tier.options,
+            shadow_policy=tier.shadow_policy,
+            shadow_options=tier.shadow_options,
         )
         for rank, (name, tier) in enumerate(settings.tiers.items())
     )

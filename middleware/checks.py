@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import difflib
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
@@ -11,6 +12,7 @@ from tierway.cache.redis_link import parse_address as redis_address
 from tierway.cache.sealing import read_key
 from tierway.middleware.config_source import ADMIN_KEY, env_names
 from tierway.middleware.config_text import Fault, Key, dotted
+from tierway.middleware.gaps import not_served
 from tierway.middleware.settings import (
     CacheSettings,
     EmbedderSettings,
@@ -18,6 +20,8 @@ from tierway.middleware.settings import (
     SecretRef,
     SettingsTree,
 )
+from tierway.policies.errors import ConfigError
+from tierway.policies.registry import POLICIES
 
 
 def cross_faults(tree: SettingsTree) -> Iterator[Fault]:
@@ -25,6 +29,7 @@ def cross_faults(tree: SettingsTree) -> Iterator[Fault]:
     yield from _cache_faults(tree.cache)
     yield from _opinion_faults(tree)
     yield from _ttl_rule_faults(tree)
+    yield from _policy_faults(tree)
     for name in tree.tiers:
         if name == "auto":
             yield Fault(
@@ -137,6 +142,37 @@ def _ttl_rule_faults(tree: SettingsTree) -> Iterator[Fault]:
         if rule.model is not None and rule.model not in models:
             text = f"must be auto, a tier, a model or an alias: {', '.join(models)}"
             yield Fault((*path, "model"), text, rule.model)
+
+
+def _policy_faults(tree: SettingsTree) -> Iterator[Fault]:
+    """Names that are built in, and their options; others may be a plugin's, if there are any."""
+    for name, tier in tree.tiers.items():
+        path = ("tiers", name)
+        yield from _named_policy_faults((*path, "policy"), tier.policy, tier.options, tree)
+        if tier.shadow_policy is not None:
+            shadow = (tier.shadow_policy, tier.shadow_options)
+            yield from _named_policy_faults((*path, "shadow_policy"), *shadow, tree)
+        elif tier.shadow_options:
+            yield Fault((*path, "shadow_options"), "goes with shadow_policy")
+
+
+def _named_policy_faults(
+    path: tuple[str, ...], policy: str, options: Mapping[str, object], tree: SettingsTree
+) -> Iterator[Fault]:
+    where = "shadow_options" if path[-1] == "shadow_policy" else "options"
+    if policy in POLICIES:
+        try:
+            POLICIES[policy](options)
+        except ConfigError as error:
+            for fault in error.faults:
+                named, _, text = fault.partition(": ")
+                key = named.removeprefix("options.").partition(" = ")[0]
+                place = (*path[:-1], where, key)
+                yield Fault(place, text, options.get(key))
+    elif not tree.plugins and policy not in not_served(path):
+        close = difflib.get_close_matches(policy, POLICIES, 1, 0.5)
+        nearest = f"; did you mean {close[0]!r}?" if close else ""
+        yield Fault(path, f"must be one of {', '.join(POLICIES)}{nearest}", policy)
 
 
 def _model_faults(name: str, model: ModelSettings, tree: SettingsTree) -> Iterator[Fault]:

@@ -122,6 +122,7 @@ def check_main(
         if settings is None:
             print("# no configuration file: the embedded demo, on these defaults", file=out)
             settings = load(None, environ)
+        _check_plugins(settings)
     except ConfigError as error:
         print(*error.faults, sep="\n", file=err)
         return 2
@@ -129,6 +130,16 @@ def check_main(
         print(f"# warning: {warning}", file=out)
     out.write(render(settings))
     return 0
+
+
+def _check_plugins(settings: Settings) -> None:
+    """Loads the plugins and builds the policies, as a start would; raises ConfigError."""
+    if settings.plugins:
+        from tierway.middleware.catalog import tiers
+        from tierway.middleware.plugins import registry
+        from tierway.policies.policyset import PolicySet
+
+        PolicySet.build(tiers(settings, {}), registry=registry(settings.plugins))
 
 
 def _under(document: Mapping[str, Any], environ: Mapping[str, str]) -> Settings:

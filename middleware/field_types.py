@@ -136,6 +136,5 @@ PlainPolicy = Literal[
     "consistent_hash",
     "power_of_two",
 ]
-Policy = Literal[PlainPolicy, "llm", "global_least_request", "prefix", "gpu", "predicted_latency"]
 Engine = Literal["vllm", "sglang", "tgi", "trtllm", "llamacpp", "ollama", "generic"]
 DegradeStep = Literal["other_replica", "other_tier", "cloud", "stale_cache", "message"]

@@ -32,7 +32,6 @@ GAPS = (
     Gap("models.*.replicas.*.telemetry", warning="not read in this version"),
     Gap("tiers.*.policy", _AWARE_LATER),
     Gap("fleet.allowed_networks"),
-    Gap("plugins"),
     Gap("router.mode", ("observe", "off")),
     Gap("router.shares"),
     Gap("router.rules"),

@@ -73,6 +73,8 @@ def _line(trace: Trace) -> dict[str, object]:
         "entry": trace.entry_id,
         "retries": trace.retries,
         "degraded": trace.degraded,
+        "shadow_policy": trace.shadow_policy,
+        "shadow_replica": trace.shadow_replica,
         "error": trace.error,
     }
     line.update({key: value for key, value in optional.items() if value})

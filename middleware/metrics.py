@@ -42,6 +42,7 @@ class Metrics:
         entries: Callable[[], int],
         policy_version: Callable[[], int],
         shadow: Callable[[], Mapping[str, int]] = dict,
+        collectors: Iterable[Collector] = (),
         prices: Prices | None = None,
     ) -> None:
         self._prices = prices or {}
@@ -59,7 +60,8 @@ class Metrics:
         )
         version.set_function(policy_version)
         registry.register(_FleetCollector(views, breakers))
-        registry.register(_ShadowCollector(shadow))
+        for collector in (_ShadowCollector(shadow), *collectors):
+            registry.register(collector)
 
     def _make_counters(self, registry: CollectorRegistry) -> None:
         def counter(name: str, text: str, *labels: str) -> Counter:

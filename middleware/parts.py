@@ -30,10 +30,14 @@ class AdminKeys:
     def __init__(self, keys: Iterable[tuple[str, str]]) -> None:
         self._roles = {_digest(key.encode()): role for key, role in keys}
 
-    def allows(self, key: bytes, role: str) -> bool | None:
-        """Whether the key may act in `role`; None for a key that is not known."""
-        held = self._roles.get(_digest(key))
-        return None if held is None else ROLES.index(held) >= ROLES.index(role)
+    def role(self, key: bytes) -> str | None:
+        """The role of the key; None for one that is not known."""
+        return self._roles.get(_digest(key))
+
+
+def enough(held: str, wanted: str) -> bool:
+    """Whether a key of the role `held` may do what needs `wanted`."""
+    return ROLES.index(held) >= ROLES.index(wanted)
 
 
 @dataclass(slots=True)
@@ -82,7 +86,11 @@ class Parts:
             "tiers": {tier.name: self._tier_state(tier) for tier in self.tiers},
             "cache": self._cache_state(),
             "tenants": [tenant.name for tenant in self.settings.tenants],
-            "policies": {"version": policies.version, "llm_aware": policies.llm_aware},
+            "policies": {
+                "version": policies.version,
+                "llm_aware": policies.llm_aware,
+                "faults": self._policy_faults(),
+            },
         }
 
     def _cache_state(self) -> dict[str, Any]:
@@ -103,11 +111,25 @@ class Parts:
             "flights": len(self.pipeline.flights),
         }
 
+    def _policy_faults(self) -> dict[str, dict[str, int]]:
+        """By tier and policy, how often the plain policy had to take its place."""
+        found: dict[str, dict[str, int]] = {}
+        for (tier, policy), count in self.dispatcher.balancer.shadows.faults.items():
+            found.setdefault(tier, {})[policy] = count
+        return found
+
     def _tier_state(self, tier: Tier) -> dict[str, Any]:
         names = [model.name for model in tier.models]
+        policies = self.holder.current
+        chosen = policies.tiers[tier.name]
         return {
             "class": tier.model_class,
-            "policy": self.holder.current.for_tier(tier.name).name,
+            "policy": policies.for_tier(tier.name).name,
+            "aware_policy": chosen.aware.name,
+            "options": dict(chosen.options),
+            "plain_policy": chosen.plain.name,
+            "shadow": self.dispatcher.balancer.shadows.state(tier.name, chosen),
+            "version": chosen.since,
             "models": names,
             "replicas": [self._replica_state(view) for view in self.fleet.snapshot(names)],
         }

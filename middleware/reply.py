@@ -178,7 +178,7 @@ def trace_headers(trace: Trace, *, debug: bool = False) -> HeaderList:
 
 def reason(trace: Trace) -> dict[str, Any]:
     """Why the request went where it went, short enough for a header."""
-    return {
+    found = {
         "cache": trace.cache_reason,
         "route": trace.route_reason,
         "probabilities": {name: round(p, 3) for name, p in trace.probabilities.items()},
@@ -188,3 +188,6 @@ def reason(trace: Trace) -> dict[str, Any]:
         "balance": {name: round(score, 3) for name, score in trace.balance.items()},
         "retries": trace.retries,
     }
+    if trace.shadow_policy:
+        found["shadow"] = {"policy": trace.shadow_policy, "replica": trace.shadow_replica}
+    return found

@@ -30,7 +30,6 @@ from tierway.middleware.field_types import (
     Number,
     Placement,
     PlainPolicy,
-    Policy,
     Port,
     Regex,
     Seconds,
@@ -213,8 +212,11 @@ class ModelSettings(Section):
 
 class TierSettings(Section):
     model_class: Literal["7b", "70b", "175b", "cloud"] = Field(alias="class")
-    policy: Policy = "llm"  # knows queues, KV caches and sessions
+    policy: Text = "llm"  # knows queues, KV caches and sessions
+    options: JsonFields = {}
     plain_policy: PlainPolicy = "least_request"  # the best of those that know nothing of LLMs
+    shadow_policy: Text | None = None  # it costs as much CPU again
+    shadow_options: JsonFields = {}
 
 
 DEFAULT_TIERS: Mapping[str, Mapping[str, str]] = {

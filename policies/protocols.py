@@ -314,7 +314,8 @@ class Picker(Protocol):
 
 
 class BalancePolicy(Protocol):
-    name: str
+    @property
+    def name(self) -> str: ...
 
     def rank(self, ask: BalanceAsk, views: Sequence[ReplicaView]) -> Ranking: ...
 

@@ -172,6 +172,8 @@ class Tier:
     policy: str = "llm"
     plain_policy: str = "least_request"
     options: Mapping[str, Any] = field(default_factory=dict)
+    shadow_policy: str | None = None
+    shadow_options: Mapping[str, Any] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
@@ -390,6 +392,8 @@ class Trace:
     balance: Mapping[str, float] = field(default_factory=dict)
     policy: str = ""
     policy_version: int = 0
+    shadow_policy: str = ""
+    shadow_replica: str = ""
     attempts: int = 0
     retries: list[str] = field(default_factory=list)
     degraded: str = ""

@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
+from tierway.policies.guard import PolicyFault
 from tierway.policies.policyset import PolicySet
 from tierway.policies.protocols import Clock, SharedState
 from tierway.policies.sharing import OFFERED, Offer
@@ -27,6 +28,7 @@ from tierway.policies.types import (
     Work,
 )
 from tierway.router.fleet import Fleet, Lease
+from tierway.router.shadows import Shadowed, Shadows
 from tierway.router.shared import MemoryState
 
 _BYTES_PER_TOKEN = 4  # a load estimate, not a limit: English text has about four bytes a token
@@ -114,6 +116,7 @@ class Choice:
     ask: BalanceAsk
     views: tuple[ReplicaView, ...]
     policy_version: int = 0
+    shadowed: Shadowed | None = None
 
     def __bool__(self) -> bool:
         return bool(self.ranking.candidates)
@@ -147,6 +150,7 @@ class Balancer:
         self.shared = shared or MemoryState()
         self.clock, self.draw = clock, draw
         self._learners = tuple(learners)
+        self.shadows = Shadows()
 
     def look(self, call: Call, model: Model) -> Look:
         """What is known of a call that is to go to `model`."""
@@ -171,8 +175,9 @@ class Balancer:
         policies = self.policies.current
         views = self.fleet.snapshot(models)
         ask = self._ask(look, tried, sequence)
-        ranking = policies.for_tier(tier).rank(ask, views)
-        return Choice(ranking, look, ask, views, policies.version)
+        ranking = self._ranking(policies, tier, ask, views)
+        shadowed = self.shadows.ask(tier, policies.tiers[tier], ask, views, ranking)
+        return Choice(ranking, look, ask, views, policies.version, shadowed)
 
     async def take(self, choice: Choice) -> Lease:
         """A slot on the best replica of a choice that has any, as all gateways see it now."""
@@ -180,6 +185,8 @@ class Balancer:
         place = await self.shared.pick(_offers(choice), ask.draw)
         best = choice.ranking.candidates[place]
         view, work = choice.view(best.replica), choice.work(best.replica)
+        if choice.shadowed is not None:
+            self.shadows.count(choice.shadowed)
         lease = self.fleet.lease(
             best.replica,
             work,
@@ -191,6 +198,18 @@ class Balancer:
             self.prefixes.insert(best.replica, look.blocks)
             self.shared.placed(best.replica, look.blocks)
         return lease
+
+    def _ranking(
+        self, policies: PolicySet, tier: str, ask: BalanceAsk, views: Sequence[ReplicaView]
+    ) -> Ranking:
+        """The policy in force, or the tier's plain one where that fails."""
+        policy = policies.for_tier(tier)
+        try:
+            return policy.rank(ask, views)
+        except PolicyFault as fault:
+            there = policies.tiers[tier]
+            self.shadows.failed(tier, policy.name, there.since, fault)
+            return there.plain.rank(ask, views)
 
     def _ask(self, look: Look, tried: frozenset[str], sequence: int) -> BalanceAsk:
         cached: Mapping[str, int] = {}

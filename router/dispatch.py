@@ -227,6 +227,9 @@ class _Search:
         chosen = next(one for one in choice.ranking.candidates if one.replica == replica)
         trace.balance, trace.policy = chosen.reasons, choice.ranking.policy
         trace.policy_version = choice.policy_version
+        if choice.shadowed is not None:
+            trace.shadow_policy = choice.shadowed.policy
+            trace.shadow_replica = choice.shadowed.replica
 
     def _note(self, target: _Target, replica: str) -> None:
         trace = self._trace

@@ -65,6 +65,8 @@ def test_the_state_shows_tiers_replicas_cache_and_tenants() -> None:
         lease.finish()
         tier = state["tiers"]["small"]
         assert (tier["class"], tier["policy"], tier["models"]) == ("7b", "round_robin", ["m"])
+        assert (tier["aware_policy"], tier["plain_policy"]) == ("round_robin", "least_request")
+        assert (tier["options"], tier["shadow"], tier["version"]) == ({}, None, 1)
         first, second = tier["replicas"]
         assert (first["id"], first["inflight"], first["inflight_tokens"]) == (FIRST, 1, 100)
         assert (first["gpu"], first["breaker"], first["facts_age_s"]) == ("a10", "closed", None)
@@ -85,7 +87,7 @@ def test_the_state_shows_tiers_replicas_cache_and_tenants() -> None:
             "flights": 0,
         }
         assert state["tenants"] == ["acme"]
-        assert state["policies"] == {"version": 1, "llm_aware": True}
+        assert state["policies"] == {"version": 1, "llm_aware": True, "faults": {}}
         assert "k-read" not in orjson.dumps(state).decode()
 
     run(main)
