@@ -18,6 +18,7 @@ if TYPE_CHECKING:
 
 
 BENCHES = {
+    "balance": "tierway.bench.balance_bench",
     "cache": "tierway.bench.cache_bench",
     "gateway": "tierway.bench.load",
     "relay": "tierway.bench.relay",

@@ -1,0 +1,141 @@
+"""Runs of the balancing benchmark: what is asked for as plain values, so that another process can
+take a part of it, and the figures that come back."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ProcessPoolExecutor, as_completed
+from dataclasses import dataclass
+from functools import lru_cache
+from multiprocessing import get_context
+from pathlib import Path
+
+from tierway.bench.balance_figures import Figures, Slo, figures, over_seeds
+from tierway.bench.balance_fleet import ProductGateway, fleet_profile
+from tierway.bench.balance_rig import Rig, VirtualClock
+from tierway.bench.engine import Engine
+from tierway.bench.loads import LOOK_TOKENS, Load, TurnPlan, Turns
+from tierway.bench.loads_traces import TRACE_TOKENS, Recorded, read_trace, replayed
+from tierway.bench.profiles import Profile
+from tierway.policies.physics import pace
+
+SLO = Slo(ttft_s=2.0, tpot_s=0.05)
+
+_WEIGHTED = ("weighted_least_request",)
+
+
+@dataclass(frozen=True, slots=True)
+class TraceLoad:
+    """A trace file as an open loop, `scale` times as fast."""
+
+    path: str
+    scale: float = 1.0
+    jitter_ms: float = 0.0
+    limit: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Contestant:
+    """A policy by name with its options."""
+
+    name: str
+    policy: str
+    options: tuple[tuple[str, float], ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Case:
+    """One load on one fleet. `gpus` names the GPU of each replica."""
+
+    load: TurnPlan | TraceLoad
+    gpus: tuple[str, ...]
+    model: str = "8b"
+    slo: Slo = SLO
+    poll_s: float = 1.0
+
+
+@dataclass(frozen=True, slots=True)
+class Task:
+    case: Case
+    contestant: Contestant
+    seed: int
+
+
+def measure(
+    case: Case,
+    contestants: Sequence[Contestant],
+    seeds: int,
+    *,
+    jobs: int = 1,
+    progress: Callable[[int], None] = lambda done: None,
+) -> dict[str, Figures]:
+    """The figures of every contestant over the seeds 0, 1, ... on the same loads. `progress` is
+    told how many runs are done."""
+    tasks = [Task(case, one, seed) for seed in range(seeds) for one in contestants]
+    found: dict[tuple[str, int], Figures] = {}
+    for task, told in _each(tasks, jobs):
+        found[task.contestant.name, task.seed] = told
+        progress(len(found))
+    return {
+        one.name: over_seeds([found[one.name, seed] for seed in range(seeds)])
+        for one in contestants
+    }
+
+
+def _each(tasks: Sequence[Task], jobs: int) -> Iterator[tuple[Task, Figures]]:
+    """The tasks as they are done."""
+    if jobs < 2:
+        for task in tasks:
+            yield task, run(task)
+        return
+    with ProcessPoolExecutor(jobs, mp_context=get_context("spawn")) as pool:
+        waiting = {pool.submit(run, task): task for task in tasks}
+        for done in as_completed(waiting):
+            yield waiting[done], done.result()
+
+
+def run(task: Task) -> Figures:
+    """One run of one contestant; the same task gives the same figures, decision times apart."""
+    case, clock = task.case, VirtualClock()
+    load, look_tokens = _load(case.load, task.seed)
+    profiles = [fleet_profile(case.model, gpu) for gpu in case.gpus]
+    engines = [Engine(profile) for profile in profiles]
+    gateway = ProductGateway(
+        engines,
+        task.contestant.policy,
+        dict(task.contestant.options),
+        clock=clock,
+        draw=_draw(task.seed, "policy"),
+        believed=profiles,
+        look_tokens=look_tokens,
+        weights=_weights(profiles) if task.contestant.policy in _WEIGHTED else None,
+    )
+    rig = Rig(clock, engines, (gateway,), _draw(task.seed, "gateway"), poll_s=case.poll_s)
+    return figures(rig.run(load), case.slo)
+
+
+def _load(plan: TurnPlan | TraceLoad, seed: int) -> tuple[Load, int]:
+    """The load of a seed, and the length of its blocks as gateways see them."""
+    draw = _draw(seed, "load")
+    if isinstance(plan, TurnPlan):
+        return Turns.drawn(plan, draw), LOOK_TOKENS
+    trace = _trace(plan.path, plan.limit)
+    look_tokens = TRACE_TOKENS if any(one.blocks for one in trace) else LOOK_TOKENS
+    return replayed(trace, draw, scale=plan.scale, jitter_ms=plan.jitter_ms), look_tokens
+
+
+@lru_cache(maxsize=2)
+def _trace(path: str, limit: int | None) -> Sequence[Recorded]:
+    return read_trace(Path(path), limit)
+
+
+def _weights(profiles: Sequence[Profile]) -> list[float]:
+    """What an operator would write down for unequal GPUs: how fast a lone request decodes."""
+    paces = [pace(made.model, made.gpu, made.gpus).step_s for made in profiles]
+    return [min(paces) / one for one in paces]
+
+
+def _draw(seed: int, use: str) -> random.Random:
+    """Random numbers of one use, so that a policy that draws more sees no other load."""
+    return random.Random(f"{use} {seed}")
