@@ -35,9 +35,9 @@ KV use is then taken from the gateways' own counts, requests of others as none.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from operator import attrgetter
 
 from tierway.policies.balance import FILTERS
 from tierway.policies.types import BalanceAsk, Candidate, Cost, Pace, Ranking, ReplicaView
@@ -45,6 +45,7 @@ from tierway.policies.types import BalanceAsk, Candidate, Cost, Pace, Ranking, R
 _HOT_CELSIUS = 85.0
 _HALF_SPEED_CELSIUS = 95.0
 _LEAST_SPEED = 1e-3
+_MOST_WEIGHT = 1e9
 _KV_FULL = 0.9
 _EXPLAINED = 4
 RECENT_HALF_LIFE_S = 10.0
@@ -71,32 +72,29 @@ def step_s(pace: Pace, others: float, context_tokens: float) -> float:
     return pace.step_s + others * pace.request_s + context_tokens * pace.context_s
 
 
-def forecast(ask: BalanceAsk, view: ReplicaView, unseen: float | None = None) -> Forecast:
-    """What the pace of a replica predicts for a call there, as things are. `unseen` takes the
-    place of the view's own."""
+def forecast(ask: BalanceAsk, view: ReplicaView) -> Forecast:
+    """What the pace of a replica predicts for a call there, as things are."""
+    return Forecast(*_parts(ask, view, view.unseen))
+
+
+def _parts(
+    ask: BalanceAsk, view: ReplicaView, unseen: float
+) -> tuple[float, float, float, float, float]:
+    """The fields of a Forecast; making one for each replica would cost more than all the rest."""
     pace = view.pace
-    cached = min(ask.cached.get(view.id, 0), ask.prompt_tokens - 1)
-    own = max(1, ask.prompt_tokens - max(0, cached))
-    others = max(0, view.inflight) + (view.unseen if unseen is None else unseen)
-    context = max(0, view.context_tokens) + ask.prompt_tokens + ask.output_tokens / 2
-    step = step_s(pace, others, context)
-    return Forecast(
-        first_s=pace.first_s,
-        queue_s=max(0, view.prefill_tokens) * pace.prefill_s,
-        own_s=own * pace.prefill_s,
-        kv_s=_kv_wait_s(ask, view, step),
-        step_s=step,
-    )
+    cached = ask.cached.get(view.id, 0)
+    own = ask.prompt_tokens - cached if cached > 0 else ask.prompt_tokens
+    context = view.context_tokens + ask.prompt_tokens
+    step = step_s(pace, view.inflight + unseen, context + ask.output_tokens / 2)
+    kv_s = 0.0
+    if view.kv_capacity_tokens and context > view.kv_capacity_tokens and view.inflight > 0:
+        kv_s = _kv_wait_s(view, context - view.kv_capacity_tokens, step)
+    prefill_s = pace.prefill_s
+    return pace.first_s, view.prefill_tokens * prefill_s, max(1, own) * prefill_s, kv_s, step
 
 
-def _kv_wait_s(ask: BalanceAsk, view: ReplicaView, step: float) -> float:
-    """Until enough of the others have ended to make room, each of them halfway on average."""
-    capacity = view.kv_capacity_tokens
-    if not capacity or view.inflight <= 0:
-        return 0.0
-    needed = view.context_tokens + ask.prompt_tokens - capacity
-    if needed <= 0:
-        return 0.0
+def _kv_wait_s(view: ReplicaView, needed: int, step: float) -> float:
+    """Until enough of the others have ended to free `needed` tokens, each halfway on average."""
     mean_output = view.output_tokens / view.inflight
     return min(1.0, needed / max(1, view.context_tokens)) * mean_output / 2 * step
 
@@ -105,9 +103,9 @@ def _kv_wait_s(ask: BalanceAsk, view: ReplicaView, step: float) -> float:
 class LlmPolicy:
     """The policy of that name; the fields are its options, all >= 0. See the module."""
 
-    surcharge: float = 3.0
+    surcharge: float = 5.0
     crowding: float = 1.0
-    output_weight: float = 0.05
+    output_weight: float = 0.1
     spread: float = 4.0
     kv_full_s: float = 20.0
     recent_weight: float = 0.02
@@ -121,34 +119,41 @@ class LlmPolicy:
         if not kept:
             return Ranking((), excluded, self.name)
         unseen = self._unseen(ask, kept)
-        shared = _Shared.of(kept, unseen, self)
-        prices = [
-            self._price(ask, view, more, shared) for view, more in zip(kept, unseen, strict=True)
-        ]
-        candidates = tuple(
-            prices[index].candidate(kept[index], explained=place < _EXPLAINED)
-            for place, index in enumerate(_order(prices, ask.draw))
-        )
-        return Ranking(candidates, excluded, self.name)
+        prices = self._prices(ask, kept, unseen)
+        order = _order(prices, ask.draw)
+        best = [_candidate(kept[index], prices[index]) for index in order[:_EXPLAINED]]
+        rest = [Candidate(kept[at].id, 1.0 / (1.0 + prices[at][0])) for at in order[_EXPLAINED:]]
+        return Ranking((*best, *rest), excluded, self.name)
 
-    def _price(self, ask: BalanceAsk, view: ReplicaView, unseen: float, shared: _Shared) -> _Price:
-        found = forecast(ask, view, unseen)
-        speed = 1.0 / _slowness(view)
-        cached = max(0, min(ask.cached.get(view.id, 0), ask.prompt_tokens - 1))
-        private = ask.prompt_tokens - max(cached, min(ask.common_tokens, ask.prompt_tokens))
-        others = max(0, view.inflight) + unseen
-        even = (others + 1.0 + self.spread) / (shared.inflight + 1.0 + self.spread)
-        decode = self.output_weight * ask.output_tokens * even / speed
-        return _Price(
-            forecast=found,
-            wait_s=(found.ttft_s - found.own_s) / speed,
-            own_s=found.own_s / speed + shared.surcharge * private * shared.prefill_s,
-            decode_s=decode * found.step_s,
-            kv_s=self.kv_full_s * self._kv_over(ask, view),
-            recent_s=self.recent_weight * _recent_s(ask, view),
-            request_s=decode * (view.pace.request_s + found.step_s / (others + 1.0 + self.spread)),
-            prefill_token_s=view.pace.prefill_s / speed,
-        )
+    def _prices(
+        self, ask: BalanceAsk, views: Sequence[ReplicaView], unseen: Sequence[float]
+    ) -> list[_Price]:
+        count = len(views)
+        reference_s = sum([view.pace.prefill_s for view in views]) / count
+        waiting_s = sum([view.prefill_tokens * view.pace.prefill_s for view in views]) / count
+        surcharge_s = (self.surcharge + self.crowding * waiting_s) * reference_s
+        crowd = sum([view.inflight for view in views]) + sum(unseen)
+        even = self.output_weight * ask.output_tokens / (crowd / count + 1.0 + self.spread)
+        tokens, shared = ask.prompt_tokens, min(ask.common_tokens, ask.prompt_tokens)
+        cached_by, spread = ask.cached, 1.0 + self.spread
+        prices = []
+        for view, more in zip(views, unseen, strict=True):
+            first_s, queue_s, own_s, kv_s, step = _parts(ask, view, more)
+            slow = 1.0 if _as_paced(view) else _slowness(view)
+            even_step = even * step * slow
+            load = view.inflight + more + spread
+            cached = cached_by.get(view.id, 0)
+            private = tokens - (cached if cached > shared else shared)
+            wait_s = (first_s + queue_s + kv_s) * slow
+            prompt_s = own_s * slow + (surcharge_s * private if private > 0 else 0.0)
+            decode_s = even_step * load
+            full_s = self.kv_full_s * self._kv_over(ask, view)
+            recent_s = self.recent_weight * _recent_s(ask, view) if view.recent_s > 0.0 else 0.0
+            cost_s = wait_s + prompt_s + decode_s + full_s + recent_s
+            parts = (wait_s, prompt_s, decode_s, full_s, recent_s)
+            more_s = even * load * view.pace.request_s * slow + even_step
+            prices.append((cost_s, parts, first_s + queue_s + own_s + kv_s, step, more_s, slow))
+        return prices
 
     def _unseen(self, ask: BalanceAsk, views: Sequence[ReplicaView]) -> list[float]:
         """Requests from elsewhere; where facts are too old, what the others have on average, so
@@ -163,11 +168,12 @@ class LlmPolicy:
         return view.facts_at_s is not None and ask.now_s - view.facts_at_s <= self.fresh_s
 
     def _kv_over(self, ask: BalanceAsk, view: ReplicaView) -> float:
-        """How far the share of KV memory in use, this call's included, is above the limit."""
+        """How far the share of KV memory in use, with what is still to be read and this call, is
+        above the limit."""
         capacity = view.kv_capacity_tokens
         if view.kv_usage is not None and self._fresh(ask, view):
             own = max(0, ask.prompt_tokens - ask.cached.get(view.id, 0))
-            more = own + max(0, view.prefill_tokens)
+            more = own + view.prefill_tokens
             use = view.kv_usage + (more / capacity if capacity else 0.0)
         elif capacity:
             use = (view.context_tokens + ask.prompt_tokens) / capacity
@@ -176,96 +182,74 @@ class LlmPolicy:
         return max(0.0, min(use, 2.0) - _KV_FULL)
 
 
-@dataclass(frozen=True, slots=True)
-class _Shared:
-    """What is the same for all replicas of one ranking."""
-
-    inflight: float
-    prefill_s: float
-    surcharge: float
-
-    @classmethod
-    def of(cls, views: Sequence[ReplicaView], unseen: Sequence[float], rules: LlmPolicy) -> _Shared:
-        count = len(views)
-        prefill_s = sum(view.pace.prefill_s for view in views) / count
-        waiting_s = sum(max(0, v.prefill_tokens) * v.pace.prefill_s for v in views) / count
-        return cls(
-            inflight=(sum(max(0, view.inflight) for view in views) + sum(unseen)) / count,
-            prefill_s=prefill_s,
-            surcharge=rules.surcharge + rules.crowding * waiting_s,
-        )
+_Parts = tuple[float, float, float, float, float]
+_Price = tuple[float, _Parts, float, float, float, float]
+"""Seconds: the cost and its parts (wait, prompt, decode, kv, recent), the predicted first token
+and step, what one more request there would add; and how many times slower than its pace the
+replica is taken to be. Plain tuples: one choice makes many of them."""
 
 
-@dataclass(frozen=True, slots=True)
-class _Price:
-    forecast: Forecast
-    wait_s: float
-    own_s: float
-    decode_s: float
-    kv_s: float
-    recent_s: float
-    request_s: float
-    prefill_token_s: float
-
-    @property
-    def cost_s(self) -> float:
-        return self.wait_s + self.own_s + self.decode_s + self.kv_s + self.recent_s
-
-    def candidate(self, view: ReplicaView, *, explained: bool) -> Candidate:
-        cost_s = self.cost_s
-        if not explained:
-            return Candidate(view.id, 1.0 / (1.0 + cost_s))
-        return Candidate(
-            view.id,
-            1.0 / (1.0 + cost_s),
-            {
-                "wait": 1.0 / (1.0 + self.wait_s),
-                "prompt": 1.0 / (1.0 + self.own_s),
-                "decode": 1.0 / (1.0 + self.decode_s),
-                "kv": 1.0 / (1.0 + self.kv_s),
-                "recent": 1.0 / (1.0 + self.recent_s),
-            },
-            ttft_s=self.forecast.ttft_s,
-            tpot_s=self.forecast.step_s,
-            cost=Cost(cost_s, self.request_s, self.prefill_token_s),
-        )
+def _candidate(view: ReplicaView, price: _Price) -> Candidate:
+    cost_s, (wait_s, prompt_s, decode_s, kv_s, recent_s), ttft_s, step, request_s, slow = price
+    reasons = {
+        "wait": 1.0 / (1.0 + wait_s),
+        "prompt": 1.0 / (1.0 + prompt_s),
+        "decode": 1.0 / (1.0 + decode_s),
+        "kv": 1.0 / (1.0 + kv_s),
+        "recent": 1.0 / (1.0 + recent_s),
+    }
+    cost = Cost(cost_s, request_s, view.pace.prefill_s * slow)
+    return Candidate(view.id, 1.0 / (1.0 + cost_s), reasons, ttft_s, step, cost)
 
 
 def _sift(
     ask: BalanceAsk, views: Sequence[ReplicaView]
 ) -> tuple[list[ReplicaView], tuple[tuple[str, str], ...]]:
-    kept: list[ReplicaView] = []
-    excluded: list[tuple[str, str]] = []
+    kept = [view for view in views if view.available and view.id not in ask.tried]
+    kept.sort(key=_by_id)
+    if len(kept) == len(views):
+        return kept, ()
+    excluded = []
     for view in views:
-        if view.available and view.id not in ask.tried:
-            kept.append(view)
-        else:
-            reasons = (item.excludes(ask, view) for item in FILTERS)
-            excluded.append((view.id, next(text for text in reasons if text is not None)))
-    return sorted(kept, key=lambda view: view.id), tuple(sorted(excluded))
+        reasons = [reason for item in FILTERS if (reason := item.excludes(ask, view)) is not None]
+        if reasons:
+            excluded.append((view.id, reasons[0]))
+    return kept, tuple(sorted(excluded))
+
+
+_by_id = attrgetter("id")
 
 
 def _order(prices: Sequence[_Price], draw: float) -> list[int]:
     """The cheapest first; equal costs (to a nanosecond) begin where the draw falls."""
     count = len(prices)
     first = int(draw * count)
-    keys = [round(price.cost_s, 9) for price in prices]
-    return sorted(range(count), key=lambda index: (keys[index], (index - first) % count))
+    keys = [(round(price[0], 9), (at - first) % count, at) for at, price in enumerate(prices)]
+    keys.sort()
+    return [at for _, _, at in keys]
 
 
 def _recent_s(ask: BalanceAsk, view: ReplicaView) -> float:
-    if view.recent_s <= 0.0:
-        return 0.0
     age_s = max(0.0, ask.now_s - view.recent_at_s)
     return float(view.recent_s * 0.5 ** (age_s / RECENT_HALF_LIFE_S))
 
 
-def _slowness(view: ReplicaView) -> float:
-    """How many times slower than its pace a replica is taken to be, at least 1 for weight 1."""
+def _as_paced(view: ReplicaView) -> bool:
+    """Nothing but its pace tells of the speed of a replica; so it is of nearly all."""
     celsius = view.gpu_temperature_celsius
-    heat = 0.0 if celsius is None else max(0.0, celsius - _HOT_CELSIUS)
-    derating = max(0.5, 1.0 - 0.5 * heat / (_HALF_SPEED_CELSIUS - _HOT_CELSIUS))
+    cool = celsius is None or celsius <= _HOT_CELSIUS
+    return cool and view.weight == 1.0 and not view.gpu_throttled
+
+
+def _slowness(view: ReplicaView) -> float:
+    """How many times slower than its pace a replica is taken to be."""
+    celsius, weight = view.gpu_temperature_celsius, view.weight
+    derating = 1.0
     if view.gpu_throttled:
         derating = 0.5
-    weight = view.weight if math.isfinite(view.weight) else 1.0
+    elif celsius is not None and celsius > _HOT_CELSIUS:
+        heat = celsius - _HOT_CELSIUS
+        derating = max(0.5, 1.0 - 0.5 * heat / (_HALF_SPEED_CELSIUS - _HOT_CELSIUS))
+    if not weight < _MOST_WEIGHT:
+        weight = 1.0
     return 1.0 / max(_LEAST_SPEED, weight * derating)

@@ -72,9 +72,9 @@ def test_crowded_queues_bind_more() -> None:
         return [view("home", prefill_tokens=backlog + 22_000), view("b", prefill_tokens=backlog)]
 
     question = ask(4000, cached={"home": 3900})
-    assert first(question, fleet(0)) == "b"
-    assert first(question, fleet(100_000)) == "home"
-    assert first(question, fleet(100_000), crowding=0) == "b"
+    assert first(question, fleet(0), surcharge=3) == "b"
+    assert first(question, fleet(100_000), surcharge=3) == "home"
+    assert first(question, fleet(100_000), surcharge=3, crowding=0) == "b"
 
 
 def test_slow_replicas_get_less_and_not_nothing() -> None:
