@@ -57,6 +57,7 @@ from tierway.router.dispatch import Dispatcher
 from tierway.router.engines import ENGINES
 from tierway.router.facts import LoadReport
 from tierway.router.fleet import Fleet
+from tierway.router.pace import PaceLearner
 from tierway.router.post import JsonPost
 from tierway.router.probes import HttpProbe, Poller
 from tierway.router.route import TierRouter
@@ -142,7 +143,8 @@ async def _assemble(
     tiers = catalog.tiers(settings, models)
     fleet = Fleet(catalog.replicas(settings, tiers), clock=clock)
     holder = PolicyHolder(PolicySet.build(tiers, registry=registry(settings.plugins)))
-    balancer = Balancer(fleet, holder, clock=clock, draw=random.random)
+    pace = PaceLearner(fleet, catalog.paces(fleet.specs(), tiers))
+    balancer = Balancer(fleet, holder, clock=clock, draw=random.random, learners=[pace])
     dispatcher = Dispatcher(
         balancer,
         _upstreams(settings, environ, transport, models, fleet),

@@ -17,11 +17,12 @@ from tierway.middleware.settings import (
     StoreSettings,
 )
 from tierway.middleware.settings import TtlRule as TtlRuleSettings
+from tierway.policies import physics
 from tierway.policies.cacheability import CacheRules, TtlRule
 from tierway.policies.context import asked_of, concerns
 from tierway.policies.errors import ConfigError
 from tierway.policies.personal import Personal
-from tierway.policies.types import Call, Model, Tier
+from tierway.policies.types import Call, Model, Pace, Tier
 from tierway.policies.verifier import Verifier
 from tierway.policies.volatile import time_sensitive
 from tierway.router.dispatch import Ladder
@@ -101,6 +102,18 @@ def replicas(settings: Settings, tiers: Sequence[Tier]) -> list[ReplicaSpec]:
                     )
                 )
     return specs
+
+
+def paces(specs: Sequence[ReplicaSpec], tiers: Sequence[Tier]) -> dict[str, Pace]:
+    """What the GPUs of the replicas promise, where they are known; see physics.py."""
+    classes = {tier.name: tier.model_class for tier in tiers}
+    found = {}
+    for spec in specs:
+        sheet = physics.gpu(spec.gpu)
+        if sheet is not None and classes[spec.tier] in physics.CLASSES:
+            model = physics.model_for_class(classes[spec.tier])
+            found[spec.id] = physics.pace(model, sheet, spec.gpus)
+    return found
 
 
 def replica_id(model: str, url: str) -> str:

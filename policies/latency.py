@@ -10,18 +10,15 @@ others, beside n requests in flight:
 The cost that orders the replicas is
 
     cost = ttft / speed
-         + surcharge' * own private tokens * reference prefill_s
+         + surcharge * own private tokens * reference prefill_s
          + output_weight * expected output * tpot / speed * (n + 1 + spread) / (mean n + 1 + spread)
          + kv_full_s * max(0, KV use with this call - 0.9) + recent_weight * recent work
 
-    surcharge' = surcharge + crowding * (mean seconds of prompts waiting per replica)
-
 Charging a call's own uncached tokens several times keeps sessions with their KV cache: computed
-anew they cost this call, everybody behind it, and the memory of what they displace. The longer
-the queues, the more calls stand behind; where greedy prediction spreads long sessions over all
-caches in overload, the crowding term keeps them. The surcharge is in seconds of the reference
-(the fleet's mean) and not of the replica, or slow replicas would bind their sessions most. What
-everybody shares is charged once: a second copy of a system prompt is soon paid back.
+anew they cost this call, everybody behind it, and the memory of what they displace. The surcharge
+is in seconds of the reference (the fleet's mean) and not of the replica, or slow replicas would
+bind their sessions most. What everybody shares is charged once: a second copy of a system prompt
+is soon paid back.
 
 `(n + 1 + spread) / (mean n + 1 + spread)` makes decoding dearer where more is in flight, so that
 slower replicas get their part and the fleet is used evenly; a small `spread` evens more.
@@ -104,9 +101,8 @@ class LlmPolicy:
     """The policy of that name; the fields are its options, all >= 0. See the module."""
 
     surcharge: float = 5.0
-    crowding: float = 1.0
-    output_weight: float = 0.1
-    spread: float = 4.0
+    output_weight: float = 0.3
+    spread: float = 12.0
     kv_full_s: float = 20.0
     recent_weight: float = 0.02
     fresh_s: float = field(default=5.0, metadata={"above": 0.0})
@@ -130,8 +126,7 @@ class LlmPolicy:
     ) -> list[_Price]:
         count = len(views)
         reference_s = sum([view.pace.prefill_s for view in views]) / count
-        waiting_s = sum([view.prefill_tokens * view.pace.prefill_s for view in views]) / count
-        surcharge_s = (self.surcharge + self.crowding * waiting_s) * reference_s
+        surcharge_s = self.surcharge * reference_s
         crowd = sum([view.inflight for view in views]) + sum(unseen)
         even = self.output_weight * ask.output_tokens / (crowd / count + 1.0 + self.spread)
         tokens, shared = ask.prompt_tokens, min(ask.common_tokens, ask.prompt_tokens)

@@ -211,14 +211,14 @@ GPUS: Mapping[str, GpuSpec] = MappingProxyType(
         )
     }
 )
-_CLASSES = {"7b": "8b", "70b": "70b", "175b": "175b"}
+CLASSES = {"7b": "8b", "70b": "70b", "175b": "175b"}
 
 
 def model_for_class(name: str) -> ModelSpec:
     """A typical model of a tier's class; ValueError for a class that runs on no GPU of ours."""
-    if name not in _CLASSES:
-        raise ValueError(f"class {name!r}: allowed are {', '.join(_CLASSES)}")
-    return MODELS[_CLASSES[name]]
+    if name not in CLASSES:
+        raise ValueError(f"class {name!r}: allowed are {', '.join(CLASSES)}")
+    return MODELS[CLASSES[name]]
 
 
 def gpu(name: str) -> GpuSpec | None:

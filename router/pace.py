@@ -80,20 +80,30 @@ class PaceLearner:
     with the default Pace."""
 
     def __init__(self, fleet: Fleet, priors: Mapping[str, Pace]) -> None:
-        self._fleet = fleet
-        self._learnt = {spec.id: _Learnt(priors.get(spec.id, Pace())) for spec in fleet.specs()}
-        for name, learnt in self._learnt.items():
-            fleet.set_pace(name, learnt.prior)
+        self._fleet, self._priors = fleet, priors
+        self._learnt: dict[str, _Learnt] = {}
+        for spec in fleet.specs():
+            fleet.set_pace(spec.id, self._of(spec.id).prior)
 
     def errors(self, replica: str) -> tuple[float, float]:
         """Mean relative errors of late: (first token, seconds per token)."""
-        learnt = self._learnt[replica]
+        learnt = self._of(replica)
         return learnt.ttft_error, learnt.tpot_error
+
+    def remove(self, replica: str) -> None:
+        """Forgets a replica that is gone."""
+        self._learnt.pop(replica, None)
+
+    def _of(self, replica: str) -> _Learnt:
+        learnt = self._learnt.get(replica)
+        if learnt is None:
+            learnt = self._learnt[replica] = _Learnt(self._priors.get(replica, Pace()))
+        return learnt
 
     def on_first_token(self, placed: Placed, lease: Lease, now: float) -> None:
         if not placed.look.stream:
             return  # the whole answer came at once
-        learnt = self._learnt[lease.replica]
+        learnt = self._of(lease.replica)
         found = forecast(placed.ask, placed.view)
         seen_s = max(1e-6, now - lease.taken_s)
         learnt.ttft_error += 0.1 * (abs(found.ttft_s - seen_s) / seen_s - learnt.ttft_error)
@@ -130,7 +140,7 @@ class PaceLearner:
         tokens = usage.output_tokens if usage is not None and error is None else 0
         if lease.first_s is None or not placed.look.stream or tokens < _SHORTEST_ANSWER:
             return
-        learnt = self._learnt[lease.replica]
+        learnt = self._of(lease.replica)
         view = self._fleet.view(lease.replica)
         others = (placed.view.inflight + view.inflight) / 2 + placed.view.unseen
         context = (placed.view.context_tokens + view.context_tokens) / 2 + lease.work.prompt_tokens

@@ -8,10 +8,11 @@ from typing import Any
 import pytest
 from fakes import make_call
 
-from tierway.middleware.catalog import cache_rules
+from tierway.middleware.catalog import cache_rules, paces
 from tierway.middleware.settings import CacheSettings
 from tierway.policies.cacheability import CacheRules, lookup
-from tierway.policies.types import CacheControl, Controls
+from tierway.policies.types import CacheControl, Controls, Model, Tier
+from tierway.router.fleet import ReplicaSpec
 
 
 def rules(*ttl_rules: dict[str, Any], **more: Any) -> CacheRules:
@@ -73,3 +74,20 @@ def test_personal_words_are_for_scope_and_rules() -> None:
 def test_no_seconds_are_a_bypass() -> None:
     found = rules({"match": "time_sensitive", "ttl_s": 0})
     assert lookup(make_call("What is the weather in Oslo?"), found).reason == "ttl-rule"
+
+
+def test_a_known_gpu_promises_a_pace() -> None:
+    tiers = [
+        Tier("small", 0, "7b", (Model("m", "small"),)),
+        Tier("cloud", 1, "cloud", (Model("c", "cloud", cloud=True),)),
+    ]
+    specs = [
+        ReplicaSpec("slow", "m", "small", "", gpu="a10"),
+        ReplicaSpec("fast", "m", "small", "", gpu="NVIDIA H100 80GB HBM3"),
+        ReplicaSpec("unknown", "m", "small", ""),
+        ReplicaSpec("c", "c", "cloud", "", gpu="a10"),
+    ]
+    found = paces(specs, tiers)
+    assert set(found) == {"slow", "fast"}
+    assert found["slow"].prefill_s > 4 * found["fast"].prefill_s
+    assert found["slow"].step_s > 3 * found["fast"].step_s

@@ -67,16 +67,6 @@ def test_what_everybody_shares_does_not_bind() -> None:
     assert first(replace(bound, common_tokens=2000), fleet, output_weight=0.5) == "b"
 
 
-def test_crowded_queues_bind_more() -> None:
-    def fleet(backlog: int) -> list[ReplicaView]:
-        return [view("home", prefill_tokens=backlog + 22_000), view("b", prefill_tokens=backlog)]
-
-    question = ask(4000, cached={"home": 3900})
-    assert first(question, fleet(0), surcharge=3) == "b"
-    assert first(question, fleet(100_000), surcharge=3) == "home"
-    assert first(question, fleet(100_000), surcharge=3, crowding=0) == "b"
-
-
 def test_slow_replicas_get_less_and_not_nothing() -> None:
     slow = replace(PACE, prefill_s=3e-4, step_s=0.03)
     fast, lame = view("fast"), view("lame", pace=slow)
