@@ -6,6 +6,7 @@ ports. Benchmarks never import the HTTP edge.
 
 from __future__ import annotations
 
+import json
 import os
 import re
 import secrets
@@ -14,8 +15,8 @@ import sys
 import tempfile
 import time
 import urllib.request
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -46,10 +47,18 @@ class Gateway:
 
     def lookups(self) -> dict[str, float]:
         """Cache lookups so far, by their result."""
-        request = urllib.request.Request(f"{self.admin_url}/metrics")
+        page = self.admin("GET", "/metrics").decode()
+        return {name: float(value) for name, value in _LOOKUPS.findall(page)}
+
+    def admin(self, method: str, path: str, body: Mapping[str, Any] | None = None) -> bytes:
+        """The body of an admin call's answer; urllib's HTTPError for one that was refused."""
+        data = None if body is None else json.dumps(body).encode()
+        request = urllib.request.Request(self.admin_url + path, data, method=method)
         request.add_header("authorization", f"Bearer {self.admin_key}")
+        request.add_header("content-type", "application/json")
         with urllib.request.urlopen(request, timeout=10) as answer:
-            return {name: float(value) for name, value in _LOOKUPS.findall(answer.read().decode())}
+            told: bytes = answer.read()
+            return told
 
 
 def environment(**more: str) -> dict[str, str]:
@@ -98,14 +107,19 @@ def fake_upstream(tokens: int, tick_ms: int) -> Iterator[str]:
         yield _line(process, r"(http://\S+)/v1")
 
 
-@contextmanager
-def running_gateway(mode: str, upstream: str) -> Iterator[Gateway]:
+def running_gateway(mode: str, upstream: str) -> AbstractContextManager[Gateway]:
     """`tierway serve` with the cache in this mode."""
+    return configured_gateway(_CONFIG.format(mode=mode, upstream=upstream))
+
+
+@contextmanager
+def configured_gateway(config: str) -> Iterator[Gateway]:
+    """`tierway serve` with this text as its configuration file."""
     key = secrets.token_urlsafe(12)
     with tempfile.TemporaryDirectory(prefix="tierway-road-") as folder:
-        config, log = Path(folder, "tierway.yaml"), Path(folder, "log")
-        config.write_text(_CONFIG.format(mode=mode, upstream=upstream), "utf-8")
-        command = ["tierway.middleware.cli", "serve", "--config", str(config)]
+        file, log = Path(folder, "tierway.yaml"), Path(folder, "log")
+        file.write_text(config, "utf-8")
+        command = ["tierway.middleware.cli", "serve", "--config", str(file)]
         ports = ["--port", "0", "--admin-port", "0"]
         with (
             log.open("w") as stderr,
