@@ -71,6 +71,9 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--jobs", type=positive, default=1, help="processes at once (1)")
     parser.add_argument("--slo-ttft", type=_above_0, default=2.0, metavar="S", help="(2)")
     parser.add_argument("--slo-tpot", type=_above_0, default=0.05, metavar="S", help="(0.05)")
+    parser.add_argument(
+        "--live", action="store_true", help="over sockets, in real time: see --live --help"
+    )
     parser.add_argument("--json", action="store_true", help="one JSON object on standard output")
     return parser
 
@@ -185,8 +188,14 @@ def _settings(options: argparse.Namespace, case: Case) -> dict[str, Any]:
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Exit status: 0 measured, 2 wrong use."""
-    options = _parser().parse_args(argv)
+    """Exit status: 0 measured, 1 a live run failed, 2 wrong use."""
+    given = list(sys.argv[1:] if argv is None else argv)
+    if "--live" in given:
+        from tierway.bench import balance_live
+
+        given.remove("--live")
+        return balance_live.main(given)
+    options = _parser().parse_args(given)
     try:
         case, contestants = _case(options), _contestants(options)
     except WrongUseError as error:

@@ -24,10 +24,10 @@ import sys
 import time
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 from tierway.bench.balance_clients import Heard, Talk, Told, converse
+from tierway.bench.balance_figures import Slo, max_over_mean, spread
 from tierway.bench.fleet import EngineSpec, spawn_fleet
 from tierway.bench.gateway_process import Gateway, configured_gateway
 from tierway.bench.load import bar, positive
@@ -39,14 +39,6 @@ POLICIES = "round_robin,least_request,llm"
 _SPEED = 4.0
 _QUICK = Talk(sessions=24, turns=5, prompt_tokens=200, output_tokens=100, concurrency=8)
 _WARM = Talk(sessions=8, turns=2, prompt_tokens=200, output_tokens=50, concurrency=8)
-
-
-@dataclass(frozen=True, slots=True)
-class Slo:
-    """Seconds to the first token, and of each after it."""
-
-    ttft_s: float = 2.0
-    tpot_s: float = 0.05
 
 
 def configuration(urls: Sequence[str], profiles: Sequence[str]) -> str:
@@ -82,8 +74,8 @@ def figures(heard: Sequence[Heard], speed: float, slo: Slo) -> dict[str, Any]:
         "tpot_s": _spread(tpots),
         "output_tokens_per_s": sum(told.output_tokens for told in answers) / max(1e-9, wall_s),
         "kv_hit_ratio": sum(told.cached_tokens for told in answers) / max(1, prompts),
-        "work_max_over_mean": _max_over_mean([one["work"] for one in shares.values()]),
-        "busy_max_over_mean": _max_over_mean([one["busy_s"] for one in shares.values()]),
+        "work_max_over_mean": _uneven([one["work"] for one in shares.values()]),
+        "busy_max_over_mean": _uneven([one["busy_s"] for one in shares.values()]),
         "goodput": good / max(1, len(answers) + faults),
         "decision_us": {"p50": None, "p99": None},
         "requests": len(answers),
@@ -121,18 +113,12 @@ def _covered_s(answers: Sequence[Told]) -> float:
     return covered
 
 
-def _max_over_mean(values: Sequence[float]) -> float | None:
-    total = math.fsum(values)
-    return max(values) * len(values) / total if total else None
+def _uneven(values: Sequence[float]) -> float | None:
+    return max_over_mean(values) if values else None
 
 
-def _spread(values: Sequence[float]) -> dict[str, float | None]:
-    """Percentiles are nearest-rank."""
-    if not values:
-        return {"mean": None, "p50": None, "p99": None}
-    ordered = sorted(values)
-    told = {f"p{share}": ordered[math.ceil(share / 100 * len(ordered)) - 1] for share in (50, 99)}
-    return {"mean": math.fsum(ordered) / len(ordered), **told}
+def _spread(values: Sequence[float]) -> Mapping[str, float | None]:
+    return spread(values) if values else dict.fromkeys(("mean", "p50", "p99"))
 
 
 # The measurement.

@@ -9,12 +9,14 @@ from collections import Counter
 
 import pytest
 
+from tierway.bench.balance_bench import main as balance
 from tierway.bench.balance_clients import Heard, Talk, Told, converse
-from tierway.bench.balance_live import Slo, configuration, figures, main, table
+from tierway.bench.balance_figures import Slo
+from tierway.bench.balance_live import configuration, figures, main, table
 from tierway.bench.engine_server import EngineServer
 from tierway.middleware.config import resolve
 
-SLO = Slo()
+SLO = Slo(ttft_s=2.0, tpot_s=0.05)
 
 
 def told(began_s: float, first_s: float, ended_s: float, replica: str, cached: int = 0) -> Told:
@@ -137,7 +139,7 @@ def test_wrong_use_is_told(
     arguments: list[str], said: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     try:
-        code = main(arguments)
+        code = balance(["--live", *arguments])
     except SystemExit as ended:
         code = ended.code  # type: ignore[assignment]  # argparse gives a number
     assert code == 2
