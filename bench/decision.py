@@ -31,6 +31,7 @@ from tierway.policies.types import Ask, Call, Model, Pace, Tier, Turn
 from tierway.router.balancer import Balancer, PolicyHolder
 from tierway.router.facts import Facts, GpuFacts
 from tierway.router.fleet import Fleet, Lease, ReplicaSpec
+from tierway.router.prefixes import PrefixIndex
 
 T = TypeVar("T")
 
@@ -118,7 +119,13 @@ def balancer(replicas: int, draw: random.Random) -> Balancer:
         )
         fleet.update_facts(spec.id, facts)
         fleet.update_gpu(spec.id, gpu)
-    return Balancer(fleet, PolicyHolder(PolicySet.build([tier])), clock=clock, draw=draw.random)
+    return Balancer(
+        fleet,
+        PolicyHolder(PolicySet.build([tier])),
+        clock=clock,
+        draw=draw.random,
+        prefixes=PrefixIndex(),
+    )
 
 
 def _ended(waiting: Coroutine[Any, Any, T]) -> T:

@@ -59,7 +59,10 @@ from tierway.router.facts import LoadReport
 from tierway.router.fleet import Fleet
 from tierway.router.pace import PaceLearner
 from tierway.router.post import JsonPost
+from tierway.router.prefixes import PrefixIndex
 from tierway.router.probes import HttpProbe, Poller
+from tierway.router.prompts import PromptLearner
+from tierway.router.ratio import TokenRatios
 from tierway.router.route import TierRouter
 from tierway.router.transport import Transport
 from tierway.router.upstreams import HttpUpstream, Timeouts, api_origin
@@ -144,7 +147,16 @@ async def _assemble(
     fleet = Fleet(catalog.replicas(settings, tiers), clock=clock)
     holder = PolicyHolder(PolicySet.build(tiers, registry=registry(settings.plugins)))
     pace = PaceLearner(fleet, catalog.paces(fleet.specs(), tiers))
-    balancer = Balancer(fleet, holder, clock=clock, draw=random.random, learners=[pace])
+    prefixes, ratios = PrefixIndex(), TokenRatios()
+    balancer = Balancer(
+        fleet,
+        holder,
+        clock=clock,
+        draw=random.random,
+        prefixes=prefixes,
+        ratios=ratios,
+        learners=[pace, PromptLearner(prefixes, ratios)],
+    )
     dispatcher = Dispatcher(
         balancer,
         _upstreams(settings, environ, transport, models, fleet),

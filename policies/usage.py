@@ -45,6 +45,12 @@ def usage_from(reported: Mapping[str, Any]) -> Usage | None:
     )
 
 
+def reported_cached(usage: Usage) -> int | None:
+    """Cached prompt tokens, as far as the upstream said anything of them."""
+    told = {"cached_tokens", _CACHE_READ} & dict(_counts(usage.reported)).keys()
+    return usage.cached_tokens if usage.cached_tokens or told else None
+
+
 def _counts(usage: Mapping[str, Any]) -> Iterator[tuple[str, int]]:
     for name, value in usage.items():
         if name.endswith("tokens") and _is_count(value):

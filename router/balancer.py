@@ -9,11 +9,18 @@ lease teaches the learners: see `Learner`.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Protocol
 
 from tierway.policies.guard import PolicyFault
 from tierway.policies.policyset import PolicySet
+from tierway.policies.prefix_blocks import (
+    BLOCK_BYTES,
+    ID_BYTES,
+    PromptKind,
+    prefix_blocks,
+    prompt_kind,
+)
 from tierway.policies.protocols import Clock, SharedState
 from tierway.policies.sharing import OFFERED, Offer
 from tierway.policies.types import (
@@ -28,10 +35,10 @@ from tierway.policies.types import (
     Work,
 )
 from tierway.router.fleet import Fleet, Lease
+from tierway.router.ratio import TokenRatios
 from tierway.router.shadows import Shadowed, Shadows
 from tierway.router.shared import MemoryState
 
-_BYTES_PER_TOKEN = 4  # a load estimate, not a limit: English text has about four bytes a token
 _OUTPUT_TOKENS = 256
 
 
@@ -45,7 +52,9 @@ class PolicyHolder:
 @dataclass(frozen=True, slots=True)
 class Look:
     """What balancing knows of one call. `output_tokens` is what the answer is expected to
-    have, `blocks` the chained hashes of the prompt's leading blocks of `block_tokens` each."""
+    have, `blocks` the chained hashes of the prompt's leading blocks of `block_tokens` each.
+    `prompt_bytes` are the bytes that `prompt_tokens` was estimated from, 0 where they would
+    mislead (pictures)."""
 
     session: str
     prompt_tokens: int
@@ -53,6 +62,8 @@ class Look:
     blocks: tuple[int, ...] = ()
     block_tokens: float = 64.0
     stream: bool = True
+    kind: PromptKind = "latin"
+    prompt_bytes: int = 0
 
 
 class Match(Protocol):
@@ -69,6 +80,8 @@ class Prefixes(Protocol):
 
     def match(self, blocks: Sequence[int]) -> Match: ...
     def insert(self, replica: str, blocks: Sequence[int]) -> None: ...
+    def resize(self, replica: str, blocks: int) -> None: ...
+    def trust(self, replica: str, tokens: int) -> float: ...
 
 
 class Learner(Protocol):
@@ -88,13 +101,15 @@ class Learner(Protocol):
 @dataclass(frozen=True, slots=True)
 class Placed:
     """One call on one replica, as it was known when it was placed there; hands the course of
-    its lease on to the learners."""
+    its lease on to the learners. `held_tokens` of the prompt were in the replica's KV cache, as
+    the prefix index has it, which `ask.cached` believes as far as it trusts the replica."""
 
     look: Look
     ask: BalanceAsk
     view: ReplicaView
     candidate: Candidate
     learners: Sequence[Learner]
+    held_tokens: int = 0
 
     def on_first_token(self, lease: Lease, now: float) -> None:
         for learner in self.learners:
@@ -109,7 +124,7 @@ class Placed:
 
 @dataclass(frozen=True, slots=True)
 class Choice:
-    """A ranking with what it was made from."""
+    """A ranking with what it was made from; `held` as in Placed, by replica."""
 
     ranking: Ranking
     look: Look
@@ -117,6 +132,7 @@ class Choice:
     views: tuple[ReplicaView, ...]
     policy_version: int = 0
     shadowed: Shadowed | None = None
+    held: Mapping[str, int] = field(default_factory=dict)
 
     def __bool__(self) -> bool:
         return bool(self.ranking.candidates)
@@ -143,10 +159,12 @@ class Balancer:
         clock: Clock,
         draw: Callable[[], float],
         prefixes: Prefixes | None = None,
+        ratios: TokenRatios | None = None,
         shared: SharedState | None = None,
         learners: Sequence[Learner] = (),
     ) -> None:
         self.fleet, self.policies, self.prefixes = fleet, policies, prefixes
+        self.ratios = ratios or TokenRatios()
         self.shared = shared or MemoryState()
         self.clock, self.draw = clock, draw
         self._learners = tuple(learners)
@@ -154,11 +172,18 @@ class Balancer:
 
     def look(self, call: Call, model: Model) -> Look:
         """What is known of a call that is to go to `model`."""
+        kind = prompt_kind(call)
+        ratio = self.ratios.bytes_per_token(model.name, kind)
+        hashed = self.prefixes is not None and not model.cloud
         return Look(
             session=call.session,
-            prompt_tokens=max(1, call.ask.text_bytes // _BYTES_PER_TOKEN),
+            prompt_tokens=max(1, int(call.ask.text_bytes / ratio)),
             output_tokens=min(_OUTPUT_TOKENS, call.ask.max_tokens or _OUTPUT_TOKENS),
+            blocks=prefix_blocks(call, model.served_name or model.name) if hashed else (),
+            block_tokens=BLOCK_BYTES / (ID_BYTES if kind == "ids" else ratio),
             stream=call.stream,
+            kind=kind,
+            prompt_bytes=0 if call.ask.media else call.ask.text_bytes,
         )
 
     def rank(
@@ -174,10 +199,11 @@ class Balancer:
         the tier sees it now; falsy when none may take the call."""
         policies = self.policies.current
         views = self.fleet.snapshot(models)
-        ask = self._ask(look, tried, sequence)
+        held, common = self._held(look)
+        ask = self._ask(look, tried, sequence, held, common)
         ranking = self._ranking(policies, tier, ask, views)
         shadowed = self.shadows.ask(tier, policies.tiers[tier], ask, views, ranking)
-        return Choice(ranking, look, ask, views, policies.version, shadowed)
+        return Choice(ranking, look, ask, views, policies.version, shadowed, held)
 
     async def take(self, choice: Choice) -> Lease:
         """A slot on the best replica of a choice that has any, as all gateways see it now."""
@@ -192,9 +218,12 @@ class Balancer:
             work,
             cost_s=best.ttft_s + best.tpot_s * look.output_tokens,
             read_by_s=None if look.stream else ask.now_s + best.ttft_s,
-            watch=Placed(look, ask, view, best, self._learners),
+            watch=Placed(look, ask, view, best, self._learners, choice.held.get(best.replica, 0)),
         )
         if self.prefixes is not None:
+            if view.kv_capacity_tokens:
+                room = int(view.kv_capacity_tokens / look.block_tokens)
+                self.prefixes.resize(best.replica, room)
             self.prefixes.insert(best.replica, look.blocks)
             self.shared.placed(best.replica, look.blocks)
         return lease
@@ -211,14 +240,27 @@ class Balancer:
             self.shadows.failed(tier, policy.name, there.since, fault)
             return there.plain.rank(ask, views)
 
-    def _ask(self, look: Look, tried: frozenset[str], sequence: int) -> BalanceAsk:
+    def _held(self, look: Look) -> tuple[Mapping[str, int], int]:
+        """Leading prompt tokens that each replica is known to have been given, and how many
+        of them everybody shares."""
+        if self.prefixes is None or not look.blocks:
+            return {}, 0
+        match, size = self.prefixes.match(look.blocks), look.block_tokens
+        held = {name: int(blocks * size) for name, blocks in match.held.items()}
+        return held, int(match.common * size)
+
+    def _ask(
+        self,
+        look: Look,
+        tried: frozenset[str],
+        sequence: int,
+        held: Mapping[str, int],
+        common: int,
+    ) -> BalanceAsk:
         cached: Mapping[str, int] = {}
-        common = 0
-        if self.prefixes is not None and look.blocks:
-            match = self.prefixes.match(look.blocks)
-            size = look.block_tokens
-            cached = {name: int(blocks * size) for name, blocks in match.held.items()}
-            common = int(match.common * size)
+        if self.prefixes is not None and held:
+            trust = self.prefixes.trust
+            cached = {name: int(tokens * trust(name, tokens)) for name, tokens in held.items()}
         return BalanceAsk(
             session=look.session,
             prompt_tokens=look.prompt_tokens,

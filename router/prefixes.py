@@ -22,9 +22,9 @@ from itertools import islice
 
 from tierway.router.trust import Trust
 
-DEFAULT_BLOCKS = 31_250
-"""Of a replica whose engine does not tell its room: two million tokens of 64 a block, the
-default of llm-d's index."""
+DEFAULT_BLOCKS = 15_625
+"""Of a replica whose engine does not tell its room: two million tokens of 128 a block, as
+llm-d's index has by default."""
 
 _PRINT = 0xFFF  # one follower's fingerprint
 _PRINT_BITS = 12

@@ -64,21 +64,21 @@ def test_a_conversation_keeps_the_full_blocks_of_its_earlier_turns(
 
 
 def test_prompts_share_blocks_up_to_where_they_differ() -> None:
-    one = prefix_blocks(chat(says("system", LONG), says("user", "a" * 900)), "m")
-    other = prefix_blocks(chat(says("system", LONG), says("user", "b" * 900)), "m")
+    one = prefix_blocks(chat(says("system", LONG), says("user", "a" * 1800)), "m")
+    other = prefix_blocks(chat(says("system", LONG), says("user", "b" * 1800)), "m")
     assert shared(one, other) == len(LONG) // BLOCK_BYTES
 
 
 def test_who_says_it_and_where_it_is_cut_count() -> None:
-    text = "y" * 600
+    text = "y" * 1200
     by_user = prefix_blocks(chat(says("user", text)), "m")
     assert shared(by_user, prefix_blocks(chat(says("assistant", text)), "m")) == 0
-    cut = prefix_blocks(chat(says("user", text[:300]), says("user", text[300:])), "m")
+    cut = prefix_blocks(chat(says("user", text[:600]), says("user", text[600:])), "m")
     assert shared(by_user, cut) == 1
 
 
 def test_equal_turns_do_not_cancel_and_order_counts() -> None:
-    a, b = says("user", "continue " * 60), says("user", "stop " * 100)
+    a, b = says("user", "continue " * 120), says("user", "stop " * 220)
     seen = {
         prefix_blocks(chat(*turns), "m")[-1]
         for turns in ((a, a), (b, b), (a, b), (b, a), (a, a, a, a), (a, b, a, b))
@@ -94,8 +94,8 @@ def test_models_and_salts_do_not_meet() -> None:
 def test_tool_definitions_come_first() -> None:
     tools = [{"type": "function", "function": {"name": "look", "description": LONG}}]
     bare = prefix_blocks(chat(says("user", LONG)), "m")
-    one = prefix_blocks(chat(says("user", "p" * 900), tools=tools), "m")
-    other = prefix_blocks(chat(says("user", "q" * 900), tools=tools), "m")
+    one = prefix_blocks(chat(says("user", "p" * 1800), tools=tools), "m")
+    other = prefix_blocks(chat(says("user", "q" * 1800), tools=tools), "m")
     assert shared(one, other) >= len(LONG) // BLOCK_BYTES
     assert shared(bare, one) == 0
 
@@ -107,7 +107,7 @@ def test_a_turn_without_content_counts_by_its_tool_calls() -> None:
             says("user", LONG),
             {"role": "assistant", "tool_calls": [asked]},
             says("assistant", None),
-            says("tool", "z" * 600, tool_call_id="1"),
+            says("tool", "z" * 1200, tool_call_id="1"),
         )
 
     one, other = prefix_blocks(agent("a.py"), "m"), prefix_blocks(agent("b.py"), "m")
@@ -119,7 +119,7 @@ def test_parts_of_text_are_text_and_pictures_count_by_what_they_show() -> None:
     def seen(data: str) -> tuple[int, ...]:
         url = {"type": "image_url", "image_url": {"url": "data:image/png;base64," + data}}
         return prefix_blocks(
-            chat(says("user", [{"type": "text", "text": LONG}, url, "and " * 200])), "m"
+            chat(says("user", [{"type": "text", "text": LONG}, url, "and " * 400])), "m"
         )
 
     plain = prefix_blocks(chat(says("user", LONG)), "m")
@@ -136,7 +136,10 @@ def test_completions_have_text_or_token_ids() -> None:
     ids = list(range(1000))
     blocks = prefix_blocks(completion(ids), "m")
     assert len(blocks) == 4000 // BLOCK_BYTES
-    assert shared(blocks, prefix_blocks(completion([*ids[:500], 7, *ids[501:]]), "m")) == 7
+    assert (
+        shared(blocks, prefix_blocks(completion([*ids[:500], 7, *ids[501:]]), "m"))
+        == 2000 // BLOCK_BYTES
+    )
     assert prefix_blocks(completion([LONG, "other"]), "m") == prefix_blocks(completion(LONG), "m")
     assert prefix_blocks(completion([ids, [1]]), "m") == blocks
 
@@ -157,15 +160,15 @@ def test_only_so_much_of_a_prompt_is_looked_at() -> None:
 
 
 def test_lone_surrogates_hurt_nobody() -> None:
-    assert len(prefix_blocks(chat(says("user", "\ud800" * 200)), "m\ud800")) == 2
+    assert len(prefix_blocks(chat(says("user", "\ud800" * 400)), "m\ud800")) == 2
 
 
 def test_another_process_finds_the_same() -> None:
-    call = make_call("你好，世界" * 60)
+    call = make_call("你好，世界" * 120)
     code = (
         "from tests.fakes import make_call\n"
         "from tierway.policies.prefix_blocks import prefix_blocks\n"
-        "print(prefix_blocks(make_call('你好，世界' * 60), 'm'))"
+        "print(prefix_blocks(make_call('你好，世界' * 120), 'm'))"
     )
     told = subprocess.run(
         [sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=60

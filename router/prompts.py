@@ -1,0 +1,39 @@
+"""What the end of a call teaches about prompts: bytes per token, and what was really cached."""
+
+from __future__ import annotations
+
+from tierway.policies.errors import Refused
+from tierway.policies.types import Usage
+from tierway.policies.usage import reported_cached
+from tierway.router.balancer import Placed
+from tierway.router.fleet import Lease
+from tierway.router.prefixes import PrefixIndex
+from tierway.router.ratio import TokenRatios
+
+
+class PromptLearner:
+    """A Learner. Give the Balancer the same `prefixes` and `ratios`."""
+
+    def __init__(self, prefixes: PrefixIndex, ratios: TokenRatios) -> None:
+        self._prefixes, self._ratios = prefixes, ratios
+
+    def on_first_token(self, placed: Placed, lease: Lease, now: float) -> None:
+        """Nothing: usage comes with the end."""
+
+    def on_end(
+        self,
+        placed: Placed,
+        lease: Lease,
+        now: float,
+        error: BaseException | None,
+        usage: Usage | None,
+    ) -> None:
+        if type(error) is Refused:  # nobody listens there: what comes back comes back empty
+            self._prefixes.forget(lease.replica)
+        if error is not None or usage is None or usage.input_tokens <= 0:
+            return
+        look = placed.look
+        if look.prompt_bytes:
+            self._ratios.learn(placed.view.model, look.kind, look.prompt_bytes, usage.input_tokens)
+        held = min(placed.held_tokens, usage.input_tokens - 1)
+        self._prefixes.correct(lease.replica, held, reported_cached(usage))
