@@ -21,7 +21,6 @@ class Gap:
 
 
 _UNENFORCED = "not enforced in this version"
-_AWARE_LATER = ("global_least_request", "prefix", "gpu", "predicted_latency")
 _PLACEMENT_LATER = ("prefer_cloud", "cheapest")
 GAPS = (
     Gap("server.tls.cert"),
@@ -30,7 +29,6 @@ GAPS = (
     Gap("state.backend", ("redis",)),
     Gap("models.*.kind", ("rerank",)),
     Gap("models.*.replicas.*.telemetry", warning="not read in this version"),
-    Gap("tiers.*.policy", _AWARE_LATER),
     Gap("fleet.allowed_networks"),
     Gap("router.mode", ("observe", "off")),
     Gap("router.shares"),

@@ -71,10 +71,10 @@ def step_s(pace: Pace, others: float, context_tokens: float) -> float:
 
 def forecast(ask: BalanceAsk, view: ReplicaView) -> Forecast:
     """What the pace of a replica predicts for a call there, as things are."""
-    return Forecast(*_parts(ask, view, view.unseen))
+    return Forecast(*forecast_parts(ask, view, view.unseen))
 
 
-def _parts(
+def forecast_parts(
     ask: BalanceAsk, view: ReplicaView, unseen: float
 ) -> tuple[float, float, float, float, float]:
     """The fields of a Forecast; making one for each replica would cost more than all the rest."""
@@ -133,7 +133,7 @@ class LlmPolicy:
         cached_by, spread = ask.cached, 1.0 + self.spread
         prices = []
         for view, more in zip(views, unseen, strict=True):
-            first_s, queue_s, own_s, kv_s, step = _parts(ask, view, more)
+            first_s, queue_s, own_s, kv_s, step = forecast_parts(ask, view, more)
             slow = 1.0 if _as_paced(view) else _slowness(view)
             even_step = even * step * slow
             load = view.inflight + more + spread

@@ -29,7 +29,9 @@ class Best:
 
     def order(self, ask: BalanceAsk, scored: Scored) -> list[int]:
         keys = [round(score, _TIE_DIGITS) for _, score in scored]
-        ranked = sorted(range(len(keys)), key=lambda index: -keys[index])
+        ranked = sorted(range(len(keys)), key=keys.__getitem__, reverse=True)
+        if len(set(keys)) == len(keys):
+            return ranked
         groups = (list(group) for _, group in groupby(ranked, key=lambda index: keys[index]))
         return [index for group in groups for index in _shuffled(group, ask.draw)]
 

@@ -14,12 +14,17 @@ from difflib import get_close_matches
 from types import MappingProxyType
 from typing import Any
 
+from tierway.policies.affinity import LeastWork, PrefixAffinity, PrefixOptions
 from tierway.policies.balance import Policy
 from tierway.policies.errors import ConfigError
+from tierway.policies.gpu import Coolness, GpuOptions, Idleness, MemoryRoom
 from tierway.policies.latency import LlmPolicy
 from tierway.policies.pickers import Best, Drawn, InTurn, TwoChoices
 from tierway.policies.protocols import BalancePolicy
 from tierway.policies.scorers import LeastRequest, Rendezvous, WeightedLeastRequest
+from tierway.policies.work import Completion, PredictedWork
+
+_AFFINITY = 10.0  # a tenth of the prompt held outweighs any difference of load within the bound
 
 Options = Mapping[str, Any]
 Factory = Callable[[Options], BalancePolicy]
@@ -53,6 +58,30 @@ def _plain(policy: Policy) -> Factory:
 
 def _llm(options: Options) -> BalancePolicy:
     return LlmPolicy(**_checked(options, LlmPolicy))
+
+
+def _global_least_request(options: Options) -> BalancePolicy:
+    work = PredictedWork(**_checked(options, PredictedWork))
+    return Policy("global_least_request", Best(), ((work, 1.0),), predict=work.predict)
+
+
+def _predicted_latency(options: Options) -> BalancePolicy:
+    found = Completion(**_checked(options, Completion))
+    return Policy("predicted_latency", Best(), ((found, 1.0),), predict=found.predict)
+
+
+def _prefix(options: Options) -> BalancePolicy:
+    rules = PrefixOptions(**_checked(options, PrefixOptions))
+    load = LeastWork(rules.work())
+    affinity = PrefixAffinity(rules.min_match_tokens, rules.bound, load.work)
+    return Policy("prefix", Best(), ((affinity, _AFFINITY), (load, 1.0)), predict=load.predict)
+
+
+def _gpu(options: Options) -> BalancePolicy:
+    rules = GpuOptions(**_checked(options, GpuOptions))
+    work = rules.work()
+    deratings = (MemoryRoom(rules), Coolness(rules), Idleness(rules))
+    return Policy("gpu", Best(), ((work, 1.0),), deratings=deratings, predict=work.predict)
 
 
 def _checked(options: Options, shape: type[Any]) -> dict[str, float]:
@@ -96,7 +125,14 @@ def _built_in() -> dict[str, Factory]:
         "power_of_two": Policy("power_of_two", TwoChoices(), least),
         "consistent_hash": Policy("consistent_hash", Best(), ((Rendezvous(), 1.0),)),
     }
-    return {name: _plain(policy) for name, policy in plain.items()} | {"llm": _llm}
+    aware: dict[str, Factory] = {
+        "llm": _llm,
+        "global_least_request": _global_least_request,
+        "predicted_latency": _predicted_latency,
+        "prefix": _prefix,
+        "gpu": _gpu,
+    }
+    return {name: _plain(policy) for name, policy in plain.items()} | aware
 
 
 POLICIES: Mapping[str, Factory] = MappingProxyType(_built_in())
