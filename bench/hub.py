@@ -16,7 +16,7 @@ from tierway.policies.protocols import Clock
 from tierway.policies.sharing import Offer, cheapest, plus, with_work
 from tierway.policies.types import Counts, StateStatus
 from tierway.router.fleet import Fleet
-from tierway.router.shared_redis import REFRESH_S, ROW_TTL_S, TICK_S
+from tierway.router.shared import REFRESH_S, ROW_TTL_S, TICK_S
 
 Placed = Callable[[str, Sequence[int]], None]
 _NOTHING = Counts()

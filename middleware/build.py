@@ -12,6 +12,8 @@ import logging
 import os
 import random
 import re
+import secrets
+import socket
 import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AsyncExitStack
@@ -48,7 +50,14 @@ from tierway.policies.complexity import LexicalClassifier
 from tierway.policies.equivalence import Equivalence
 from tierway.policies.errors import CacheError
 from tierway.policies.policyset import PolicySet
-from tierway.policies.protocols import CacheStore, Embedder, Hook, SecondOpinion, Upstream
+from tierway.policies.protocols import (
+    CacheStore,
+    Embedder,
+    Hook,
+    SecondOpinion,
+    SharedState,
+    Upstream,
+)
 from tierway.policies.resilience import RetryBudget
 from tierway.policies.types import Model, Tier
 from tierway.router.balancer import Balancer, PolicyHolder
@@ -64,6 +73,7 @@ from tierway.router.probes import HttpProbe, Poller
 from tierway.router.prompts import PromptLearner
 from tierway.router.ratio import TokenRatios
 from tierway.router.route import TierRouter
+from tierway.router.shared import HURRY_S, PATIENCE_S, MemoryState
 from tierway.router.transport import Transport
 from tierway.router.upstreams import HttpUpstream, Timeouts, api_origin
 
@@ -88,6 +98,7 @@ CLASSES: Mapping[str, str] = {
     "embedder.sentence-transformers": "tierway.cache.embedders:SentenceTransformersEmbedder",
     "opinion.cross_encoder": "tierway.cache.opinion:CrossEncoderOpinion",
     "opinion.tier": "tierway.router.opinion:TierOpinion",
+    "state.redis": "tierway.router.shared_redis:RedisState",
     "upstream.litellm": "tierway.router.cloud:LitellmUpstream",
 }
 
@@ -148,6 +159,7 @@ async def _assemble(
     holder = PolicyHolder(PolicySet.build(tiers, registry=registry(settings.plugins)))
     pace = PaceLearner(fleet, catalog.paces(fleet.specs(), tiers))
     prefixes, ratios = PrefixIndex(), TokenRatios()
+    shared = await _shared_state(settings, environ, fleet, prefixes, stack, live=live)
     balancer = Balancer(
         fleet,
         holder,
@@ -155,6 +167,7 @@ async def _assemble(
         draw=random.random,
         prefixes=prefixes,
         ratios=ratios,
+        shared=shared,
         learners=[pace, PromptLearner(prefixes, ratios)],
     )
     dispatcher = Dispatcher(
@@ -289,6 +302,40 @@ def _upstreams(
                 api_key=environ.get(given.api_key_env or "", ""),
             )
     return made
+
+
+async def _shared_state(
+    settings: Settings,
+    environ: Mapping[str, str],
+    fleet: Fleet,
+    prefixes: PrefixIndex,
+    stack: AsyncExitStack,
+    *,
+    live: bool,
+) -> SharedState:
+    """What this gateway shares with others before the same replicas."""
+    given = settings.state
+    if given.backend == "memory" or not live:
+        return MemoryState()
+    link = _load("link.redis")(
+        given.url,
+        password=environ.get(given.password_env or ""),
+        clock=time.monotonic,
+        draw=random.random,
+        timeout_s=HURRY_S,
+        patience_s=PATIENCE_S,
+    )
+    shared: SharedState = _load("state.redis")(
+        link,
+        fleet,
+        name=given.name,
+        gateway=f"{socket.gethostname()}:{os.getpid()}:{secrets.token_hex(4)}",
+        clock=time.monotonic,
+        on_placed=prefixes.insert,
+    )
+    await shared.start()
+    stack.push_async_callback(shared.aclose)
+    return shared
 
 
 # ---- cache -----------------------------------------------------------------------------------
@@ -483,6 +530,7 @@ def _metrics(
         prices=prices,
         shadow=lambda: stage.shadow.counts if stage.shadow else {},
         collectors=(PolicyCollector(balancer.shadows),),
+        shared=balancer.shared.status,
     )
 
 

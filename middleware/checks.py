@@ -19,6 +19,7 @@ from tierway.middleware.settings import (
     ModelSettings,
     SecretRef,
     SettingsTree,
+    StateSettings,
 )
 from tierway.policies.errors import ConfigError
 from tierway.policies.registry import POLICIES
@@ -50,10 +51,21 @@ def _server_faults(tree: SettingsTree) -> Iterator[Fault]:
         yield Fault(("server", "workers"), "more than 1 needs state.backend: redis", server.workers)
     if server.port == admin.port != 0 and server.host == admin.host:
         yield Fault(("admin", "port"), "is server.port too: each needs its own", admin.port)
-    if state.url is not None and state.backend != "redis":
-        yield Fault(("state", "url"), "goes with state.backend: redis")
-    if state.url is None and state.backend == "redis":
+    yield from _state_faults(state)
+
+
+def _state_faults(state: StateSettings) -> Iterator[Fault]:
+    if state.backend != "redis":
+        for key in ("url", "password_env"):
+            if getattr(state, key) is not None:
+                yield Fault(("state", key), "goes with state.backend: redis")
+    elif state.url is None:
         yield Fault(("state", "url"), "is required with state.backend: redis")
+    else:
+        try:
+            redis_address(state.url)
+        except ValueError as error:
+            yield Fault(("state", "url"), str(error))
 
 
 def _cache_faults(cache: CacheSettings) -> Iterator[Fault]:
@@ -253,9 +265,12 @@ def secret_faults(tree: SettingsTree, environ: Mapping[str, str]) -> Iterator[Fa
                 (*path, which), f"has the same key as {owners[secret]}", getattr(ref, which)
             )
     yield from _store_key_faults(tree.cache, environ)
-    password_env = tree.cache.store.password_env
-    if password_env is not None and not environ.get(password_env):
-        yield _missing(("cache", "store", "password_env"), password_env)
+    for path, password_env in (
+        (("cache", "store", "password_env"), tree.cache.store.password_env),
+        (("state", "password_env"), tree.state.password_env),
+    ):
+        if password_env is not None and not environ.get(password_env):
+            yield _missing(path, password_env)
     given = tree.model_dump(mode="json", by_alias=True, include={"models", "cache"})
     for place, name in env_names(given):
         if place[-1] == "api_key_env" and not environ.get(name):

@@ -121,6 +121,9 @@ EnvName = Annotated[str, _named(r"[A-Za-z_][A-Za-z0-9_]*", "the NAME of an envir
 TierName = Annotated[
     str, _named(r"[A-Za-z0-9][A-Za-z0-9._-]*", "a name of letters, digits, '.', '_' and '-'")
 ]
+StateName = Annotated[
+    str, _named(r"[A-Za-z0-9][A-Za-z0-9._-]*", "a name of letters, digits, '.', '_' and '-'")
+]
 ModelName = Annotated[Text, _named(r"[!-~]+", "a name of visible ASCII characters")]
 LitellmName = Annotated[str, _named(r"[^/\s]+/\S+", "provider/name, such as openai/gpt-5-mini")]
 JsonFields = Annotated[dict[Text, Any], AfterValidator(_json)]

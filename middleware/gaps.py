@@ -26,7 +26,6 @@ GAPS = (
     Gap("server.tls.cert"),
     Gap("server.tls.key"),
     Gap("server.lenient", (True,)),
-    Gap("state.backend", ("redis",)),
     Gap("models.*.kind", ("rerank",)),
     Gap("models.*.replicas.*.telemetry", warning="not read in this version"),
     Gap("fleet.allowed_networks"),

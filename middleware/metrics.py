@@ -15,7 +15,7 @@ from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metri
 from prometheus_client.registry import Collector
 
 from tierway.middleware.tally import Prices, bounded, dollars
-from tierway.policies.types import ReplicaView, Trace
+from tierway.policies.types import ReplicaView, StateStatus, Trace
 
 _TTFT = (0.001, 0.005, 0.01, 0.02, 0.04, 0.06, 0.08, 0.1, 0.25, 0.5, 0.75, 1, 2.5, 5, 7.5, 10, 20,
          40, 80, 160, 640, 2560)  # fmt: skip
@@ -30,7 +30,8 @@ _CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 
 
 class Metrics:
-    """`views` and `breakers` give the fleet's state, `entries` the size of the cache."""
+    """`views` and `breakers` give the fleet's state, `entries` the size of the
+    cache, `shared` how the state fares that gateways share."""
 
     content_type = _CONTENT_TYPE
 
@@ -44,6 +45,7 @@ class Metrics:
         shadow: Callable[[], Mapping[str, int]] = dict,
         collectors: Iterable[Collector] = (),
         prices: Prices | None = None,
+        shared: Callable[[], StateStatus] = lambda: StateStatus("memory"),
     ) -> None:
         self._prices = prices or {}
         registry = self._registry = CollectorRegistry()
@@ -59,6 +61,12 @@ class Metrics:
             "tierway_policy_version", "Version of the policies in force.", registry=registry
         )
         version.set_function(policy_version)
+        state = Gauge(
+            "tierway_state_ok", "1 while counts are those of all gateways.", registry=registry
+        )
+        state.set_function(lambda: float(shared().ok))
+        gateways = Gauge("tierway_state_gateways", "Gateways that share.", registry=registry)
+        gateways.set_function(lambda: shared().gateways)
         registry.register(_FleetCollector(views, breakers))
         for collector in (_ShadowCollector(shadow), *collectors):
             registry.register(collector)

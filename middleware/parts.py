@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import AsyncExitStack
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from typing import Any
 
 from tierway.middleware.config import Settings
@@ -85,6 +85,7 @@ class Parts:
         return {
             "tiers": {tier.name: self._tier_state(tier) for tier in self.tiers},
             "cache": self._cache_state(),
+            "state": asdict(self.dispatcher.balancer.shared.status()),
             "tenants": [tenant.name for tenant in self.settings.tenants],
             "policies": {
                 "version": policies.version,
@@ -142,6 +143,7 @@ class Parts:
             "available": view.available,
             "reason": view.unavailable_reason,
             "inflight": view.inflight,
+            "inflight_here": self.fleet.own(view.id).requests,
             "inflight_tokens": view.inflight_tokens,
             "prefill_tokens": view.prefill_tokens,
             "output_tokens": view.output_tokens,

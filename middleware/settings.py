@@ -34,6 +34,7 @@ from tierway.middleware.field_types import (
     Regex,
     Seconds,
     Share,
+    StateName,
     Switch,
     Text,
     TierName,
@@ -54,7 +55,7 @@ class TlsSettings(Section):
 class ServerSettings(Section):
     host: Text = "127.0.0.1"  # nothing is open to the network unless somebody says so
     port: Port = 8080  # needs no privilege; 0 takes any free port
-    workers: Count = 1  # more need counts and cache switches shared through `state`
+    workers: Count = 1  # more need counts shared through `state`
     max_body_bytes: Count = 16 * 2**20  # a long context with a few images fits
     lenient: Annotated[bool, Field(strict=True)] = False  # a wrong control is told, not dropped
     tls: TlsSettings = TlsSettings()
@@ -81,6 +82,8 @@ class AdminSettings(Section):
 class StateSettings(Section):
     backend: Literal["memory", "redis"] = "memory"  # one process needs no server beside it
     url: Text | None = None
+    password_env: EnvName | None = None  # a server in a private network mostly wants none
+    name: StateName = "default"  # one fleet, one name; it stands in every key
 
 
 class EmbedderSettings(Section):

@@ -11,6 +11,17 @@ from collections.abc import Iterable, Sequence
 from tierway.policies.sharing import Offer
 from tierway.policies.types import StateStatus
 
+HURRY_S = 0.05
+"""What a request waits for the shared state at most: a hundred round trips in a data centre."""
+PATIENCE_S = 1.0
+"""What is waited for behind the requests."""
+REFRESH_S = 0.5
+"""How often a gateway says again what it has in flight, and hears the others."""
+ROW_TTL_S = 5.0
+"""How long a gateway counts that says no more."""
+TICK_S = 0.1
+"""How often placements are exchanged."""
+
 
 class MemoryState:
     """A SharedState that costs nothing: its `pick` never suspends and looks at no offer."""

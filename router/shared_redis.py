@@ -26,6 +26,7 @@ from tierway.policies.protocols import Clock
 from tierway.policies.sharing import Offer, cheapest, plus, with_work
 from tierway.policies.types import Counts, StateStatus
 from tierway.router.fleet import Fleet
+from tierway.router.shared import REFRESH_S, ROW_TTL_S, TICK_S
 from tierway.router.shared_scripts import (
     PLACE,
     SYNC,
@@ -38,12 +39,6 @@ from tierway.router.shared_scripts import (
 )
 
 logger = logging.getLogger(__name__)
-
-HURRY_S = 0.05
-"""What a request waits for Redis at most: a hundred round trips inside a data centre."""
-REFRESH_S = 0.5
-ROW_TTL_S = 5.0
-TICK_S = 0.1
 
 _ASKS = 64  # in one script, which holds up everybody else in Redis
 _KEYS = 64

@@ -12,7 +12,7 @@ from tierway.policies.protocols import SharedState
 from tierway.policies.sharing import Offer
 from tierway.policies.types import Cost, Counts, Work
 from tierway.router.fleet import Fleet, Lease, ReplicaSpec
-from tierway.router.shared_redis import HURRY_S, RedisState
+from tierway.router.shared_redis import RedisState
 
 WORK = Work(100, 80, 50)
 EVEN = Cost(0.0, 1.0)
@@ -75,11 +75,17 @@ class Member:
 
 
 def over_redis(
-    url: str, number: int = 0, *, replicas: int = 4, name: str = "test", **more: float
+    url: str,
+    number: int = 0,
+    *,
+    replicas: int = 4,
+    name: str = "test",
+    hurry_s: float = 2.0,
+    **more: float,
 ) -> Member:
-    """A gateway that shares through this Redis; not started."""
+    """A gateway that shares through this Redis; not started. A busy machine has the time."""
     fleet = fleet_of(replicas)
-    link = RedisLink(url, clock=time.monotonic, draw=lambda: 0.5, timeout_s=HURRY_S, patience_s=1.0)
+    link = RedisLink(url, clock=time.monotonic, draw=lambda: 0.5, timeout_s=hurry_s, patience_s=2.0)
     heard: list[tuple[str, tuple[int, ...]]] = []
     state = RedisState(
         link,

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from tierway.bench.hub import MemoryHub
 from tierway.policies.sharing import plus
 from tierway.policies.types import Counts
-from tierway.router.shared_redis import REFRESH_S, ROW_TTL_S
+from tierway.router.shared import REFRESH_S, ROW_TTL_S
 
 ALL = [f"m@h{n}:1" for n in range(4)]
 

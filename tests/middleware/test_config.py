@@ -66,7 +66,7 @@ def test_render_masks_secrets_and_shows_names_of_variables() -> None:
 def test_every_fault_is_told_at_once() -> None:
     data = with_value("server/port", -1)
     data["cache"]["ttl_s"] = 0
-    data["state"]["backend"] = "redis"
+    data["state"]["backend"] = "disk"
     assert len(faults(data)) == 3
 
 

@@ -68,7 +68,9 @@ def test_a_mutation_loads_or_raises_config_error(mutations: list[Any]) -> None:
     for path, value, beside in mutations:
         node = data
         for step in path[:-1]:
-            node = node[step] if step in (node if isinstance(node, dict) else range(9)) else {}
+            node = (
+                node[step] if step in (node if isinstance(node, dict) else range(len(node))) else {}
+            )
             node = node if isinstance(node, dict | list) else {}
         if isinstance(node, dict):
             node[value if beside and isinstance(value, str | int) else path[-1]] = value

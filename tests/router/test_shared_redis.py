@@ -21,7 +21,7 @@ from hypothesis import strategies as st
 from tierway.policies.sharing import Offer, cheapest, plus, with_work
 from tierway.policies.types import Cost, Counts, Work
 from tierway.router import shared_redis
-from tierway.router.shared_redis import HURRY_S
+from tierway.router.shared import HURRY_S
 from tierway.router.shared_scripts import (
     SYNC,
     Keys,
@@ -367,7 +367,7 @@ def test_a_redis_that_hangs_costs_one_short_wait(
     server: Server, caplog: pytest.LogCaptureFixture
 ) -> None:
     async def main() -> None:
-        member = over_redis(server.url)
+        member = over_redis(server.url, hurry_s=HURRY_S)
         async with started(member):
             await member.place(ALL)
             server.pause()
