@@ -40,6 +40,7 @@ from tierway.router.shadows import Shadowed, Shadows
 from tierway.router.shared import MemoryState
 
 _OUTPUT_TOKENS = 256
+_TOLD_WHOLE = 1 / 8
 
 
 @dataclass(slots=True)
@@ -146,6 +147,13 @@ class Choice:
         cached = min(self.ask.cached.get(replica, 0), max(0, tokens - 1))
         return Work(tokens, tokens - cached, self.look.output_tokens)
 
+    def news(self, replica: str) -> Sequence[int]:
+        """What other gateways are told that the replica was sent: blocks that it is not known
+        to hold, and now and then all, lest the heads of conversations seem unused there."""
+        if self.ask.draw < _TOLD_WHOLE:
+            return self.look.blocks
+        return self.look.blocks[round(self.held.get(replica, 0) / self.look.block_tokens) :]
+
 
 class Balancer:
     """`draw` gives uniform numbers in [0, 1). Without `prefixes` no replica is believed to
@@ -225,7 +233,7 @@ class Balancer:
                 room = int(view.kv_capacity_tokens / look.block_tokens)
                 self.prefixes.resize(best.replica, room)
             self.prefixes.insert(best.replica, look.blocks)
-            self.shared.placed(best.replica, look.blocks)
+            self.shared.placed(best.replica, choice.news(best.replica))
         return lease
 
     def _ranking(
