@@ -48,6 +48,7 @@ def model(name: str, given: ModelSettings) -> Model:
         output_price=given.price.output if given.price else None,
         set=given.set,
         cloud=given.cloud,
+        cache_salt=given.cache_salt,
     )
 
 

@@ -200,6 +200,8 @@ def _model_faults(name: str, model: ModelSettings, tree: SettingsTree) -> Iterat
     if len(given) != 1:
         found = f"has {' and '.join(given)}" if given else "has none of them"
         yield Fault(path, f"needs exactly one of replicas, litellm and url; {found}")
+    if not model.replicas and model.cache_salt != "none":
+        yield Fault((*path, "cache_salt"), "goes with replicas", model.cache_salt)
     if model.replicas and model.api_key_env is not None:
         yield Fault((*path, "api_key_env"), "belongs to each of the replicas here")
     for url, count in Counter(replica.url for replica in model.replicas).items():

@@ -203,6 +203,7 @@ class ModelSettings(Section):
     capabilities: tuple[Text, ...] = ()  # nothing is promised that was not said
     price: Price | None = None  # cloud prices come from litellm's table
     set: JsonFields = {}
+    cache_salt: Literal["none", "tenant"] = "none"  # tenants that share a prompt share its work
     replicas: tuple[ReplicaSettings, ...] = ()
     litellm: LitellmName | None = None
     url: BaseUrl | None = None

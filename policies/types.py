@@ -159,6 +159,7 @@ class Model:
     output_price: float | None = None
     set: Mapping[str, Any] = field(default_factory=dict)
     cloud: bool = False
+    cache_salt: Literal["none", "tenant"] = "none"
 
 
 @dataclass(frozen=True, slots=True)

@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Protocol
 
+from tierway.policies.cache_salt import prefix_seed
 from tierway.policies.guard import PolicyFault
 from tierway.policies.policyset import PolicySet
 from tierway.policies.prefix_blocks import (
@@ -187,7 +188,7 @@ class Balancer:
             session=call.session,
             prompt_tokens=max(1, int(call.ask.text_bytes / ratio)),
             output_tokens=min(_OUTPUT_TOKENS, call.ask.max_tokens or _OUTPUT_TOKENS),
-            blocks=prefix_blocks(call, model.served_name or model.name) if hashed else (),
+            blocks=prefix_blocks(call, prefix_seed(call, model)) if hashed else (),
             block_tokens=BLOCK_BYTES / (ID_BYTES if kind == "ids" else ratio),
             stream=call.stream,
             kind=kind,

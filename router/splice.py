@@ -18,6 +18,8 @@ from typing import Any, NamedTuple
 
 import orjson
 
+from tierway.policies.cache_salt import FIELD as CACHE_SALT
+from tierway.policies.cache_salt import salt_to_send
 from tierway.policies.types import Call, Model
 
 _STRING = rb'"[^"\\]*(?:\\.[^"\\]*)*"'
@@ -74,13 +76,16 @@ def upstream_body(call: Call, model: Model) -> bytes:
     """The request as `model` is to get it, in the OpenAI wire.
 
     `model` becomes the served name, our own `tierway` and `cache` objects go, the configured
-    `set` fields replace the client's, and a stream is asked for its usage.
+    `set` fields replace the client's, a stream is asked for its usage, and the tenant's
+    `cache_salt` goes along where the model is to have one.
     """
     fields: dict[str, Any] = {**model.set, "model": model.served_name or model.name}
     if call.stream and call.wire != "embeddings":
         options = fields.get(_USAGE, call.body.get(_USAGE)) or {}
         if not options.get("include_usage"):
             fields[_USAGE] = {**options, "include_usage": True}
+    if (salt := salt_to_send(call, model)) is not None:
+        fields[CACHE_SALT] = salt
     ours = [key for key in ("tierway", "cache") if key in call.body]
     if call.wire == "messages":
         kept = {key: value for key, value in call.body.items() if key not in ours}

@@ -80,6 +80,8 @@ from tierway.middleware.config import (
         ("models/gpt/url", "http://h", "models.gpt: needs exactly one of replicas, litellm and"),
         ("models/gpt/litellm", None, "models.gpt: needs exactly one of replicas, litellm and url;"),
         ("models/qwen-7b/api_key_env", "ACME_KEY", "models.qwen-7b.api_key_env: belongs to each"),
+        ("models/gpt/cache_salt", "tenant", "models.gpt.cache_salt = 'tenant': goes with replicas"),
+        ("models/qwen-7b/cache_salt", "user", "models.qwen-7b.cache_salt = 'user': must be one of"),
         ("models/qwen-7b/set", {"a": float("nan")}, "models.qwen-7b.set: must be JSON"),
         ("models/qwen-7b/revision", 1.1, "models.qwen-7b.revision = 1.1: must be text: put it"),
         ("models/qwen-7b/replicas/0/url", "h:80", "models.qwen-7b.replicas.0.url = 'h:80': must"),

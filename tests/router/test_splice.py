@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import time
+from dataclasses import replace
+from itertools import product
 from typing import Any
 
 import orjson
@@ -168,6 +170,19 @@ def test_a_stream_that_asks_for_usage_itself_is_left_alone() -> None:
 
 def test_no_stream_no_stream_options() -> None:
     assert b"stream_options" not in upstream_body(call({"model": "x", "stream": False}), MODEL)
+
+
+def test_a_tenants_salt_goes_along_where_the_model_keeps_tenants_apart() -> None:
+    apart = replace(MODEL, cache_salt="tenant")
+    sent = {}
+    for wire, tenant in product(("chat", "messages"), ("acme", "globex")):
+        asked = call({"model": "x", "cache_salt": "own"}, wire=wire)
+        body = upstream_body(replace(asked, tenant=tenant), apart)
+        sent[wire, tenant] = orjson.loads(body)["cache_salt"]
+        assert b"acme" not in body
+        assert b"own" not in body
+        assert orjson.loads(upstream_body(asked, MODEL))["cache_salt"] == "own"
+    assert sent["chat", "acme"] == sent["messages", "acme"] != sent["chat", "globex"]
 
 
 def test_a_message_is_written_from_its_translation() -> None:
