@@ -5,8 +5,10 @@
 
 The product's own fleet, balancer and policies decide (balance_fleet.py) before engines whose
 steps take as long as those of real ones (profiles.py, engine.py); all policies see the same
-requests. Without `--trace` the load is a closed loop of users in conversations; with one it is an
-open loop of recorded arrivals. A policy may carry options: `llm:surcharge=8:spread=2`.
+requests. Beside them rules of other balancers (rivals.py) and bounds that nobody reaches
+(rivals_oracle.py) may be named. Without `--trace` the load is a closed loop of users in
+conversations; with one it is an open loop of recorded arrivals. A policy may carry options:
+`llm:surcharge=8:spread=2`.
 """
 
 from __future__ import annotations
@@ -14,21 +16,27 @@ from __future__ import annotations
 import argparse
 import json
 import math
+import re
 import sys
 import time
 from collections.abc import Sequence
+from difflib import get_close_matches
 from pathlib import Path
 from typing import Any
 
 from tierway.bench.balance_figures import Figures, Slo
 from tierway.bench.balance_fleet import fleet_profile
+from tierway.bench.balance_rig import Slowdown
 from tierway.bench.balance_runs import Case, Contestant, TraceLoad, measure
 from tierway.bench.load import bar, positive
 from tierway.bench.loads import TurnPlan
 from tierway.bench.loads_traces import read_trace
+from tierway.bench.rivals import RIVALS
+from tierway.bench.rivals_oracle import ORACLE, ORACLES, POOLED
 from tierway.policies.errors import ConfigError
 from tierway.policies.registry import POLICIES, build_policy
 
+_OTHERS = (*RIVALS, *ORACLES, ORACLE, POOLED)
 _LOOP = ("sessions", "turns", "input", "output", "concurrency", "spread", "think_s")
 _OPEN = ("scale", "jitter_ms", "limit")
 _REPLICAS = 8
@@ -66,7 +74,27 @@ def _parser() -> argparse.ArgumentParser:
     fleet.add_argument("--fleet", metavar="GPU,…", help="the GPU of each replica (all a100)")
     fleet.add_argument("--model", choices=("8b", "70b", "175b"), default="8b", help="(8b)")
     fleet.add_argument("--poll-s", type=_above_0, default=1.0, help="between looks at gauges (1)")
-    parser.add_argument("--policies", metavar="NAME,…", help="all of them unless told")
+    fleet.add_argument("--gateways", type=positive, default=1, help="that share their state (1)")
+    fleet.add_argument(
+        "--perturb",
+        type=_part,
+        default=0.0,
+        metavar="SHARE",
+        help="0.3: engines are up to 30 %% off",
+    )
+    fleet.add_argument(
+        "--slow",
+        type=_slowdown,
+        action="append",
+        default=[],
+        metavar="ID@S:FACTOR",
+        help="replica ID (0, 1, …) takes FACTOR times as long from second S on",
+    )
+    parser.add_argument(
+        "--policies",
+        metavar="NAME,…",
+        help=f"all unless told; also rivals: {', '.join(_OTHERS)}",
+    )
     parser.add_argument("--seeds", type=positive, default=1, help="runs of each policy (1)")
     parser.add_argument("--jobs", type=positive, default=1, help="processes at once (1)")
     parser.add_argument("--slo-ttft", type=_above_0, default=2.0, metavar="S", help="(2)")
@@ -101,6 +129,20 @@ def _share(text: str) -> float:
     return _number(text, "a number from 0 to 1", 0.0, beyond=False, most=1.0)
 
 
+def _part(text: str) -> float:
+    value = _share(text)
+    if value == 1.0:
+        raise argparse.ArgumentTypeError("1: a number from 0 to below 1 is needed")
+    return value
+
+
+def _slowdown(text: str) -> Slowdown:
+    match = re.fullmatch(r"(\d+)@([\d.]+):([\d.]+)", text)
+    if match is None:
+        raise argparse.ArgumentTypeError(f"{text!r}: ID@S:FACTOR is needed, such as 0@60:3")
+    return Slowdown(int(match[1]), _not_below_0(match[2]), _above_0(match[3]))
+
+
 def _case(options: argparse.Namespace) -> Case:
     gpus = _gpus(options)
     for gpu in gpus:
@@ -109,7 +151,19 @@ def _case(options: argparse.Namespace) -> Case:
         except ValueError as error:
             raise WrongUseError(f"--fleet {gpu}: {error}") from error
     slo = Slo(options.slo_ttft, options.slo_tpot)
-    return Case(_load(options), gpus, options.model, slo, options.poll_s)
+    for change in options.slow:
+        if change.replica >= len(gpus):
+            raise WrongUseError(f"--slow {change.replica}: replicas are 0 to {len(gpus) - 1}")
+    return Case(
+        _load(options),
+        gpus,
+        options.model,
+        slo,
+        options.poll_s,
+        options.gateways,
+        options.perturb,
+        tuple(options.slow),
+    )
 
 
 def _gpus(options: argparse.Namespace) -> tuple[str, ...]:
@@ -146,6 +200,8 @@ def _load(options: argparse.Namespace) -> TurnPlan | TraceLoad:
 def contestant(text: str) -> Contestant:
     """A policy as the command line names it, `NAME[:OPTION=NUMBER]…`; raises WrongUseError."""
     name, *settings = text.strip().split(":")
+    if name in _OTHERS and not settings:
+        return Contestant(name, name)
     options = []
     for setting in settings:
         key, _, value = setting.partition("=")
@@ -156,7 +212,9 @@ def contestant(text: str) -> Contestant:
     try:
         build_policy(name, dict(options))
     except ConfigError as error:
-        raise WrongUseError(f"--policies {text}: {'; '.join(error.faults)}") from error
+        near = get_close_matches(name, _OTHERS, n=1)
+        more = f"; or the rival {near[0]}" if near else ""
+        raise WrongUseError(f"--policies {text}: {'; '.join(error.faults)}{more}") from error
     return Contestant(text.strip(), name, tuple(options))
 
 

@@ -13,7 +13,8 @@ from dataclasses import dataclass, replace
 from typing import Any, TypeVar
 
 from tierway.bench.balance_rig import VirtualClock
-from tierway.bench.engine import Engine
+from tierway.bench.engine_clock import EngineClock
+from tierway.bench.hub import MemoryHub
 from tierway.bench.loads import Asked
 from tierway.bench.profiles import Profile, profile
 from tierway.policies.physics import pace
@@ -91,11 +92,12 @@ class ProductTicket:
 
 class ProductGateway:
     """One gateway of the product before `engines`, with this policy for all of them. `believed`
-    are the profiles that its operator believes in, by engine."""
+    are the profiles that its operator believes in, by engine; gateways of one `hub` share their
+    counts and placements."""
 
     def __init__(
         self,
-        engines: Sequence[Engine],
+        engines: EngineClock,
         policy: str,
         options: Mapping[str, Any],
         *,
@@ -104,9 +106,10 @@ class ProductGateway:
         believed: Sequence[Profile],
         look_tokens: int = 64,
         weights: Sequence[float] | None = None,
+        hub: MemoryHub | None = None,
     ) -> None:
         self._engines = engines
-        self._names = [f"model@gpu-{number:02}:8000" for number in range(len(engines))]
+        self._names = [f"model@gpu-{number:02}:8000" for number in range(len(believed))]
         self._numbers = {name: number for number, name in enumerate(self._names)}
         self._clock, self._sent, self._expected = clock, 0, _Mean()
         specs = [
@@ -137,15 +140,16 @@ class ProductGateway:
             clock=clock,
             draw=draw.random,
             prefixes=index,
+            shared=None if hub is None else hub.join(fleet, index.insert),
             learners=(PaceLearner(fleet, priors), self._expected),
         )
 
-    def send(self, asked: Asked) -> ProductTicket:
+    def send(self, asked: Asked, blocks: tuple[int, ...]) -> ProductTicket:
         look = Look(
             session=asked.session,
             prompt_tokens=asked.prompt_tokens,
             output_tokens=self._expected.tokens,
-            blocks=asked.blocks(),
+            blocks=blocks,
             block_tokens=float(asked.text.look_tokens),
         )
         choice = self.balancer.rank(_TIER, (_MODEL,), look, sequence=self._sent)
@@ -154,7 +158,8 @@ class ProductGateway:
         return ProductTicket(self._numbers[lease.replica], lease, asked)
 
     def poll(self) -> None:
-        for name, engine in zip(self._names, self._engines, strict=True):
+        for number, name in enumerate(self._names):
+            engine = self._engines.seen(number)
             facts = Facts(
                 waiting=engine.waiting,
                 running=engine.running,

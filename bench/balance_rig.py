@@ -1,8 +1,9 @@
 """A fleet of simulated engines behind gateways, in virtual time, on one thread.
 
-The loop knows three things that happen: a request comes, an engine ends a step, somebody looks at
-the engines' gauges (`poll_s`, as the product's pollers do). It
-asks a gateway where each request goes; which gateway is drawn, as clients spread over several.
+The loop knows what happens: a request comes, an engine tells of a first token or an end, somebody
+looks at the engines' gauges (`poll_s`, as the product's pollers do), gateways talk to each other, a
+replica slows down. It asks a gateway where each request goes; which gateway is drawn, as clients
+spread over several.
 Nothing waits, so a run is as long as its computation and is told wholly by its seed.
 
 What becomes of every request is a `Sample`; what the engines did, the truth, is in their totals.
@@ -16,9 +17,11 @@ import random
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Protocol
 
 from tierway.bench.engine import Engine, Job, Work
+from tierway.bench.engine_clock import EngineClock
 from tierway.bench.loads import Asked, Load
 
 
@@ -44,7 +47,10 @@ class Ticket(Protocol):
 class Gateway(Protocol):
     """Sends requests to engines; it has been told at its making which there are."""
 
-    def send(self, asked: Asked) -> Ticket: ...
+    def send(self, asked: Asked, blocks: tuple[int, ...]) -> Ticket:
+        """`blocks` are the prompt's hashes, as `Asked.blocks` gives them."""
+        ...
+
     def poll(self) -> None:
         """Reads the gauges of all engines."""
         ...
@@ -52,7 +58,8 @@ class Gateway(Protocol):
 
 @dataclass(slots=True)
 class Sample:
-    """One request; times are virtual seconds. `decision_s` is real CPU time of the choice."""
+    """One request; times are virtual seconds. `decision_s` is real CPU time of the choice,
+    without the hashing of the prompt."""
 
     asked: Asked
     replica: int
@@ -75,6 +82,15 @@ class Sample:
 
 
 @dataclass(frozen=True, slots=True)
+class Slowdown:
+    """From `at_s` on, the steps of this replica take `factor` times as long."""
+
+    replica: int
+    at_s: float
+    factor: float
+
+
+@dataclass(frozen=True, slots=True)
 class Run:
     """What a run was: every request that ended, those no engine could hold, and the engines."""
 
@@ -86,16 +102,17 @@ class Run:
 
 @dataclass(slots=True)
 class Rig:
-    """Runs one load once. `draw` is for the choice of a gateway only."""
+    """Runs one load once. `draw` is for the choice of a gateway only; `repeated` are things to
+    do again and again, each with its period in seconds."""
 
     clock: VirtualClock
-    engines: Sequence[Engine]
+    engines: EngineClock
     gateways: Sequence[Gateway]
     draw: random.Random
     poll_s: float = 1.0
-    progress: Callable[[int], None] = lambda count: None
+    slowdowns: Sequence[Slowdown] = ()
+    repeated: Sequence[tuple[float, Callable[[], None]]] = ()
     _events: list[tuple[float, int, Callable[[], None]]] = field(default_factory=list)
-    _due: list[float] = field(default_factory=list)
     _samples: list[Sample] = field(default_factory=list)
     _made: int = 0
     _open: int = 0
@@ -103,43 +120,40 @@ class Rig:
     _lost: int = 0
 
     def run(self, load: Load) -> Run:
-        self._due = [math.inf] * len(self.engines)
+        for change in self.slowdowns:
+            self._at(change.at_s, partial(self.engines.slow_down, change.replica, change.factor))
         for number, gateway in enumerate(self.gateways):
-            self._tick(gateway, (number + 1) / len(self.gateways))
+            gateway.poll()
+            first_s = self.poll_s * (number + 1) / len(self.gateways)
+            self._at(first_s, partial(self._again, self.poll_s, gateway.poll))
+        for period_s, act in self.repeated:
+            self._at(period_s, partial(self._again, period_s, act))
         for at_s, asked in load.begin():
             self._expect(load, at_s, asked)
         while self._open or self._coming:
             self._step()
-        return Run(tuple(self._samples), self._lost, self.clock.now_s, tuple(self.engines))
+        engines = tuple(map(self.engines.seen, range(len(self.engines.engines))))
+        return Run(tuple(self._samples), self._lost, self.clock.now_s, engines)
 
     def _step(self) -> None:
-        """The next thing that happens; what comes goes before what ends at the same moment."""
-        due_s = min(self._due)
-        if self._events and self._events[0][0] <= due_s:
-            at_s, _, act = heapq.heappop(self._events)
-            self.clock.now_s = max(self.clock.now_s, at_s)
-            act()
+        """The next thing that happens; at one moment engines go before what comes to them."""
+        engines_s = self.engines.next_s()
+        if engines_s is not None and engines_s <= self._events[0][0]:
+            self.clock.now_s = max(self.clock.now_s, engines_s)
+            self.engines.run(engines_s)
             return
-        number = self._due.index(due_s)
-        self.clock.now_s = max(self.clock.now_s, due_s)
-        self.engines[number].finish()
-        self._begin(number)
-
-    def _begin(self, number: int) -> None:
-        engine = self.engines[number]
-        if engine.due_s is None:
-            engine.catch_up(self.clock.now_s)
-            engine.begin()
-        self._due[number] = math.inf if engine.due_s is None else engine.due_s
+        at_s, _, act = heapq.heappop(self._events)
+        self.clock.now_s = max(self.clock.now_s, at_s)
+        self.engines.run(self.clock.now_s)
+        act()
 
     def _at(self, at_s: float, act: Callable[[], None]) -> None:
         self._made += 1
         heapq.heappush(self._events, (at_s, self._made, act))
 
-    def _tick(self, gateway: Gateway, share: float = 0.0) -> None:
-        gateway.poll()
-        later_s = self.clock.now_s + self.poll_s * (share or 1.0)
-        self._at(later_s, lambda: self._tick(gateway))
+    def _again(self, period_s: float, act: Callable[[], None]) -> None:
+        act()
+        self._at(self.clock.now_s + period_s, partial(self._again, period_s, act))
 
     def _expect(self, load: Load, at_s: float, asked: Asked) -> None:
         self._coming += 1
@@ -149,23 +163,21 @@ class Rig:
         self._coming -= 1
         gateways = self.gateways
         gateway = gateways[self.draw.randrange(len(gateways))] if len(gateways) > 1 else gateways[0]
+        blocks = asked.blocks()
         began_ns = time.thread_time_ns()
-        ticket = gateway.send(asked)
+        ticket = gateway.send(asked, blocks)
         spent_s = (time.thread_time_ns() - began_ns) / 1e9
         sample = Sample(asked, ticket.replica, self.clock.now_s, spent_s)
-        engine = self.engines[ticket.replica]
-        keys = asked.keys(engine.profile.block_tokens)
+        keys = asked.keys(self.engines.engines[ticket.replica].profile.block_tokens)
         work = Work(asked.prompt_tokens, asked.output_tokens, keys)
-        watch = self._watch(load, sample, ticket)
         try:
-            engine.submit(work, at_s=self.clock.now_s, on_token=watch)
+            self.engines.submit(ticket.replica, work, self._watch(load, sample, ticket))
         except ValueError:  # it would never fit there
             self._lost += 1
             ticket.ended(0)
             self._follow(load, asked)
             return
         self._open += 1
-        self._begin(ticket.replica)
 
     def _watch(self, load: Load, sample: Sample, ticket: Ticket) -> Callable[[Job], None]:
         def on_token(job: Job) -> None:
@@ -176,7 +188,6 @@ class Rig:
                 sample.ended_s, sample.cached_tokens = self.clock.now_s, job.cached_tokens
                 self._samples.append(sample)
                 self._open -= 1
-                self.progress(1)
                 ticket.ended(job.cached_tokens)
                 self._follow(load, sample.asked)
 

@@ -14,7 +14,7 @@ and go. All times are seconds on the caller's clock; `speed` divides every step'
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Hashable, Sequence
 
 from tierway.bench.engine_jobs import FinishReason, Job, Totals, Work
 from tierway.bench.engine_kv import BlockPool
@@ -57,6 +57,11 @@ class Engine:
     @property
     def kv_usage(self) -> float:
         return self._pool.usage
+
+    def cached_tokens(self, keys: Sequence[Hashable], prompt_tokens: int) -> int:
+        """How many leading tokens of a prompt its prefix cache would save it now."""
+        found = self._pool.match(keys, (prompt_tokens - 1) // self._block_tokens)
+        return len(found) * self._block_tokens
 
     @property
     def due_s(self) -> float | None:

@@ -11,6 +11,7 @@ import pytest
 from tierway.bench.balance_bench import main
 from tierway.bench.balance_figures import max_over_mean, over_seeds, spread
 from tierway.bench.balance_fleet import fleet_profile
+from tierway.bench.rivals import RIVALS
 
 SMALL = (
     "--sessions",
@@ -99,6 +100,33 @@ def test_a_trace_is_replayed(capsys: pytest.CaptureFixture[str], tmp_path: Path)
     assert slow["seconds"] > 5 > 2 > fast["seconds"]
 
 
+def test_rivals_and_bounds_run_beside_the_policies(capsys: pytest.CaptureFixture[str]) -> None:
+    names = [*RIVALS, "oracle", "oracle_8", "pooled"]
+    rows = _json(capsys, *SMALL, "--replicas", "2", "--policies", ",".join(names))["policies"]
+    assert list(rows) == names
+    assert all(row["lost"] == 0 and row["goodput"] > 0 for row in rows.values())
+    best = max(row["kv_hit_ratio"] for row in rows.values())
+    assert rows["pooled"]["kv_hit_ratio"] == best
+    assert rows["oracle"]["ttft_s"]["mean"] <= rows["oracle_8"]["ttft_s"]["mean"]
+
+
+def test_gateways_that_share_see_what_each_other_sent(capsys: pytest.CaptureFixture[str]) -> None:
+    loop = ("--sessions", "24", "--turns", "4", "--input", "800", "--output", "60")
+    options = (*loop, "--concurrency", "12", "--replicas", "4", "--policies", "llm,round_robin")
+    alone = _json(capsys, *options)["policies"]
+    four = _json(capsys, *options, "--gateways", "4")["policies"]
+    assert four["llm"]["kv_hit_ratio"] > 0.8 * alone["llm"]["kv_hit_ratio"]
+    assert four["llm"]["ttft_s"]["mean"] < 1.5 * alone["llm"]["ttft_s"]["mean"]
+
+
+def test_a_replica_that_slows_down_costs_time(capsys: pytest.CaptureFixture[str]) -> None:
+    options = (*SMALL, "--replicas", "2", "--policies", "round_robin")
+    even = _json(capsys, *options)["policies"]["round_robin"]
+    slowed = _json(capsys, *options, "--slow", "0@0.5:4")["policies"]["round_robin"]
+    assert slowed["seconds"] > 1.2 * even["seconds"]
+    assert _told(_json(capsys, *options, "--perturb", "0.3"))["round_robin"] != even
+
+
 def test_a_table_is_for_people(capsys: pytest.CaptureFixture[str]) -> None:
     assert main([*SMALL, "--replicas", "2", "--policies", "llm,llm:surcharge=9"]) == 0
     lines = capsys.readouterr().out.splitlines()
@@ -129,6 +157,8 @@ def test_prompts_that_fit_nowhere_are_lost_and_late(
         (("--fleet", "a100,b200"), "--fleet b200"),
         (("--fleet", "a100,a100", "--replicas", "3"), "--fleet names 2 GPUs"),
         (("--model", "175b", "--fleet", "a10"), "--fleet a10"),
+        (("--policies", "xor_prefi"), "or the rival xor_prefix"),
+        (("--slow", "8@1:2"), "replicas are 0 to 7"),
         (("--scale", "2"), "--scale needs --trace"),
         (("--trace", "/nowhere.jsonl"), "--trace: "),
         (("--trace", "/nowhere.jsonl", "--turns", "2"), "--turns is not for a trace"),
@@ -152,6 +182,9 @@ def test_wrong_use_is_told(
         ("--spread", "1.5"),
         ("--slo-ttft", "nan"),
         ("--model", "9b"),
+        ("--perturb", "1"),
+        ("--slow", "0@x:3"),
+        ("--slow", "0@1:0"),
     ],
 )
 def test_wrong_numbers_are_refused(arguments: tuple[str, ...]) -> None:
