@@ -7,6 +7,7 @@ not. Who changed what stands in the log: the role of the key, never the key.
 from __future__ import annotations
 
 import logging
+from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
 from fastapi import FastAPI, Request
@@ -52,6 +53,11 @@ def add_policy_calls(app: FastAPI, parts: Any, needs: Any) -> None:
         holder.current = holder.current.with_llm_aware(body.enabled)
         _log(request, f"llm-aware to {body.enabled}", holder.current.version)
         return {"llm_aware": body.enabled, "version": holder.current.version}
+
+    @app.post("/admin/reload", dependencies=[needs("operate")])
+    async def reload(request: Request) -> dict[str, Any]:
+        logger.warning("a key with the role %s reloads the configuration", request.state.role)
+        return asdict(await parts().reload())
 
 
 def _set(parts: Parts, tier: str, body: PolicyBody) -> None:

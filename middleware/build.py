@@ -41,11 +41,13 @@ from tierway.middleware.parts import AdminKeys, Parts
 from tierway.middleware.pipeline import CacheStage, Pipeline
 from tierway.middleware.plugins import registry
 from tierway.middleware.policy_metrics import PolicyCollector
+from tierway.middleware.reload import Reloader
 from tierway.middleware.settings import EmbedderSettings
 from tierway.middleware.shadow import Shadow
 from tierway.middleware.switches import CacheSwitch
 from tierway.middleware.tally import Prices, Tally
 from tierway.middleware.tenants import Tenants
+from tierway.middleware.watch import Watch
 from tierway.policies.complexity import LexicalClassifier
 from tierway.policies.equivalence import Equivalence
 from tierway.policies.errors import CacheError
@@ -201,6 +203,9 @@ async def _assemble(
         poller = Poller(fleet, HttpProbe(transport), clock=clock)
         poller.start()
         stack.push_async_callback(poller.aclose)
+    reload = Reloader(settings, environ, holder, router)
+    if live and settings.server.watch_config == "on":
+        _watch(reload, stack)
     prices = catalog.prices(models)
     metrics = _metrics(fleet, tiers, stage, balancer, prices)
     tally = Tally(stage.cache.journal, prices)
@@ -227,7 +232,17 @@ async def _assemble(
         metrics=metrics,
         tenants=edge.tenants,
         admin_keys=_admin_keys(settings, environ),
+        reload=reload,
     )
+
+
+def _watch(reload: Reloader, stack: AsyncExitStack) -> None:
+    if reload.path is None:
+        logger.warning("server.watch_config: there is no file to watch")
+        return
+    watch = Watch(reload.path, partial(reload.attempt, quiet=True))
+    watch.start()
+    stack.push_async_callback(watch.aclose)
 
 
 # ---- models, tiers, replicas -----------------------------------------------------------------

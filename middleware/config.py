@@ -13,7 +13,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, TextIO
 
-from pydantic import ValidationError
+from pydantic import PrivateAttr, ValidationError
 
 from tierway.middleware.checks import (
     cross_faults,
@@ -42,7 +42,13 @@ __all__ = [
 
 
 class Settings(SettingsTree):
-    """The whole configuration, valid and frozen."""
+    """The whole configuration, valid and frozen. `source` is the file that it was read from."""
+
+    _source: Path | None = PrivateAttr(None)
+
+    @property
+    def source(self) -> Path | None:
+        return self._source
 
     @staticmethod
     def from_dict(data: Mapping[str, Any], environ: Mapping[str, str] | None = None) -> Settings:
@@ -58,7 +64,11 @@ class Settings(SettingsTree):
 
 def load(path: str | Path | None, environ: Mapping[str, str]) -> Settings:
     """The file at `path` (None: nothing but defaults) under the variables of `environ`."""
-    return _under({} if path is None else read_file(Path(path)), environ)
+    if path is None:
+        return _under({}, environ)
+    settings = _under(read_file(Path(path)), environ)
+    settings._source = Path(path)
+    return settings
 
 
 def resolve(

@@ -12,6 +12,7 @@ from tierway.middleware.config import Settings
 from tierway.middleware.edge import Edge
 from tierway.middleware.metrics import Metrics
 from tierway.middleware.pipeline import CacheStage, Pipeline
+from tierway.middleware.reload import Reloader
 from tierway.middleware.reply import openai_error
 from tierway.middleware.switches import CacheSwitch
 from tierway.middleware.tenants import Tenants
@@ -55,6 +56,7 @@ class Parts:
     metrics: Metrics
     tenants: Tenants
     admin_keys: AdminKeys
+    reload: Reloader
     stack: AsyncExitStack = field(default_factory=AsyncExitStack)
 
     async def aclose(self) -> None:

@@ -9,6 +9,7 @@ import logging
 import os
 import re
 import secrets
+import signal
 import socket
 import sys
 from collections.abc import Iterator
@@ -88,6 +89,7 @@ class _Runner:
     def __init__(self, gateway: Gateway, front: socket.socket, back: socket.socket) -> None:
         self._gateway, self._front, self._back = gateway, front, back
         self.admin_key = ""
+        self._reloads: set[asyncio.Future[None]] = set()
 
     async def run(self) -> int:
         try:
@@ -99,6 +101,7 @@ class _Runner:
             main = _MainServer(_config(create_app(gateway=self._gateway)))
             side = _AdminServer(_config(self._gateway.admin_app, lifespan="off"))
             serving = asyncio.create_task(side.serve(sockets=[self._back]))
+            self._reload_on_hangup()
             self._announce()
             gc.collect()
             gc.freeze()  # what start-up made lives to the end: no need to look at it again
@@ -109,6 +112,16 @@ class _Runner:
         finally:
             await self._gateway.aclose()
         return 0
+
+    def _reload_on_hangup(self) -> None:
+        """Without a file SIGHUP ends the process, as it ends any other with its terminal."""
+        if self._gateway.parts.reload.path is not None and hasattr(signal, "SIGHUP"):
+            asyncio.get_running_loop().add_signal_handler(signal.SIGHUP, self._hung_up)
+
+    def _hung_up(self) -> None:
+        task = asyncio.ensure_future(self._gateway.parts.reload.attempt())
+        self._reloads.add(task)  # the loop itself holds tasks but weakly
+        task.add_done_callback(self._reloads.discard)
 
     def _announce(self) -> None:
         base = f"http://{_address(self._front)}"

@@ -57,6 +57,7 @@ class ServerSettings(Section):
     port: Port = 8080  # needs no privilege; 0 takes any free port
     workers: Count = 1  # more need counts shared through `state`
     max_body_bytes: Count = 16 * 2**20  # a long context with a few images fits
+    watch_config: Switch = "off"  # who edits a file in place may save it half-way
     lenient: Annotated[bool, Field(strict=True)] = False  # a wrong control is told, not dropped
     tls: TlsSettings = TlsSettings()
 

@@ -6,7 +6,7 @@ The rules are pure and stand in policies/; here they meet what is configured and
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
 from tierway.policies.names import AUTO, Aliases, Target, UnknownModel, resolve
@@ -67,6 +67,10 @@ class TierRouter:
         """The dial in force for a call, 0 the cheapest, 1 the best."""
         asked = call.controls.quality
         return self._rules.quality if asked is None else asked
+
+    def set_quality(self, quality: float) -> None:
+        """Turns the dial for calls that bring none of their own."""
+        self._rules = replace(self._rules, quality=quality)
 
     def source(self, pick: Pick) -> Source:
         """The strongest that a name can reach, as the source of an answer from outside; it has

@@ -54,9 +54,9 @@ class _Holder:
     parts: Parts
 
 
-def run(test: Callable[[Admin], Coroutine[Any, Any, None]]) -> None:
+def run(test: Callable[[Admin], Coroutine[Any, Any, None]], config: Any = CONFIG) -> None:
     async def main() -> None:
-        parts = await build(CONFIG, ENVIRON, live=False)
+        parts = await build(config, ENVIRON, live=False)
         app = create_admin_app(_Holder(parts))  # type: ignore[arg-type]  # `parts` is all it uses
         transport = httpx.ASGITransport(app)
         headers = {"authorization": "Bearer k-operate"}

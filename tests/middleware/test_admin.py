@@ -18,6 +18,7 @@ CALLS = [
     ("POST", "/admin/explain", "read"),
     ("PUT", "/admin/tiers/small/policy", "operate"),
     ("PUT", "/admin/llm-aware", "operate"),
+    ("POST", "/admin/reload", "operate"),
     ("POST", f"/admin/replicas/{FIRST}/drain", "operate"),
     ("POST", f"/admin/replicas/{FIRST}/undrain", "operate"),
     ("DELETE", "/admin/cache/e_1", "operate"),

@@ -1,0 +1,137 @@
+"""Reads the configuration file again and takes what can change while traffic flows.
+
+The file is read, validated whole and compared with what it said before; what differs is then
+taken in one step, or nothing is. Only what the *file* changed is taken: a policy that an admin
+call has set stays through a reload whose file says the same of it as before, so the newest change
+wins. Keys that need a restart are named, as they differ from what runs.
+
+Reads may overlap (a call, a signal, a watched file): one that began before a read that was taken
+already is made again, so an older file never takes the place of a newer one.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from tierway.middleware import config as configuration
+from tierway.middleware.config import Settings
+from tierway.middleware.config_diff import differing, is_live
+from tierway.middleware.config_text import dotted
+from tierway.policies.errors import ConfigError
+from tierway.policies.policyset import Change, PolicyKey
+from tierway.router.balancer import PolicyHolder
+from tierway.router.route import TierRouter
+
+logger = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class Reloaded:
+    """Dotted keys that were taken, those that wait for a restart, and the version of the policy
+    set."""
+
+    changed: list[str]
+    needs_restart: list[str]
+    version: int
+
+
+class Reloader:
+    """`running` is what the gateway was started with."""
+
+    def __init__(
+        self,
+        running: Settings,
+        environ: Mapping[str, str],
+        holder: PolicyHolder,
+        router: TierRouter,
+    ) -> None:
+        self._running, self._quality = running, running.router.quality
+        self._said = _said(running, running)
+        self._environ, self._holder, self._router = environ, holder, router
+        self._begun = self._taken = 0
+
+    @property
+    def path(self) -> Path | None:
+        """The file; None where the configuration came from elsewhere."""
+        return self._running.source
+
+    async def __call__(self, *, quiet: bool = False) -> Reloaded:
+        """Raises ConfigError with every fault, and then nothing has changed. What happened is
+        logged; with `quiet` only where there is something to tell."""
+        try:
+            found = self._take(await self._read())
+        except ConfigError as error:
+            faults = "; ".join(error.faults)
+            logger.warning("configuration not reloaded, nothing changed: %s", faults)
+            raise
+        if found.changed or found.needs_restart or not quiet:
+            logger.warning(
+                "configuration reloaded: changed %s; needs a restart: %s; policy set version %d",
+                ", ".join(found.changed) or "nothing",
+                ", ".join(found.needs_restart) or "nothing",
+                found.version,
+            )
+        return found
+
+    async def attempt(self, *, quiet: bool = False) -> None:
+        """The same for callers that nobody waits for: the log tells what is wrong."""
+        try:
+            await self(quiet=quiet)
+        except ConfigError:
+            return
+
+    async def _read(self) -> Settings:
+        path = self.path
+        if path is None:
+            raise ConfigError(["there is no file to read again: this gateway was given none"])
+        while True:
+            self._begun += 1
+            mine = self._begun
+            found = await asyncio.to_thread(configuration.load, path, self._environ)
+            if mine > self._taken:
+                self._taken = mine
+                return found
+
+    def _take(self, new: Settings) -> Reloaded:
+        before, now = self._said, _said(new, self._running)
+        changes = [(before[place], now[place]) for place in now if before[place] != now[place]]
+        if changes:
+            self._holder.current = self._holder.current.with_changes([new for _, new in changes])
+        changed = [key for old, new in changes for key in _keys(old, new)]
+        if new.router.quality != self._quality:
+            self._router.set_quality(new.router.quality)
+            changed.append("router.quality")
+        self._said, self._quality = {**before, **now}, new.router.quality
+        differ = differing(self._running, new)
+        waiting = [dotted(path) for path in differ if not is_live(path, self._running)]
+        return Reloaded(changed, waiting, self._holder.current.version)
+
+
+Said = Mapping[tuple[str, PolicyKey], Change]
+
+
+def _said(settings: Settings, running: Settings) -> Said:
+    """What a file says of the policies of the tiers that run."""
+    changes = [
+        change
+        for name, tier in settings.tiers.items()
+        if name in running.tiers
+        for change in (
+            Change(name, "policy", tier.policy, tier.options),
+            Change(name, "plain_policy", tier.plain_policy),
+            Change(name, "shadow_policy", tier.shadow_policy, tier.shadow_options),
+        )
+    ]
+    return {(change.tier, change.key): change for change in changes}
+
+
+def _keys(old: Change, new: Change) -> Iterator[str]:
+    """The keys of the file that make the difference."""
+    if old.name != new.name:
+        yield f"tiers.{new.tier}.{new.key}"
+    if old.options != new.options:
+        yield f"tiers.{new.tier}.{new.key.replace('policy', 'options')}"
