@@ -68,6 +68,7 @@ from tierway.router.dispatch import Dispatcher
 from tierway.router.engines import ENGINES
 from tierway.router.facts import LoadReport
 from tierway.router.fleet import Fleet
+from tierway.router.nvml import NvmlReader
 from tierway.router.pace import PaceLearner
 from tierway.router.post import JsonPost
 from tierway.router.prefixes import PrefixIndex
@@ -76,6 +77,7 @@ from tierway.router.prompts import PromptLearner
 from tierway.router.ratio import TokenRatios
 from tierway.router.route import TierRouter
 from tierway.router.shared import HURRY_S, PATIENCE_S, MemoryState
+from tierway.router.telemetry import GpuReader, PageReader, Telemetry
 from tierway.router.transport import Transport
 from tierway.router.upstreams import HttpUpstream, Timeouts, api_origin
 
@@ -203,6 +205,9 @@ async def _assemble(
         poller = Poller(fleet, HttpProbe(transport), clock=clock)
         poller.start()
         stack.push_async_callback(poller.aclose)
+        telemetry = Telemetry(fleet, partial(_gpu_reader, transport), clock=clock)
+        telemetry.start()
+        stack.push_async_callback(telemetry.aclose)
     reload = Reloader(settings, environ, holder, router)
     if live and settings.server.watch_config == "on":
         _watch(reload, stack)
@@ -351,6 +356,10 @@ async def _shared_state(
     await shared.start()
     stack.push_async_callback(shared.aclose)
     return shared
+
+
+def _gpu_reader(transport: Transport, source: str) -> GpuReader:
+    return NvmlReader() if source == "nvml" else PageReader(transport, source)
 
 
 # ---- cache -----------------------------------------------------------------------------------

@@ -13,6 +13,7 @@ from tierway.middleware.settings import (
     CacheSettings,
     EmbedderSettings,
     ModelSettings,
+    ReplicaSettings,
     SecondOpinionSettings,
     StoreSettings,
 )
@@ -28,6 +29,7 @@ from tierway.policies.volatile import time_sensitive
 from tierway.router.dispatch import Ladder
 from tierway.router.engines import ENGINES
 from tierway.router.fleet import ReplicaSpec
+from tierway.router.gpus import GpuSource
 from tierway.router.opinion import may_judge
 from tierway.router.route import RouteRules
 from tierway.router.transport import Origin
@@ -98,6 +100,7 @@ def replicas(settings: Settings, tiers: Sequence[Tier]) -> list[ReplicaSpec]:
                         gpu=replica.gpu,
                         gpus=replica.gpus,
                         preallocates=ENGINES[replica.engine].preallocates,
+                        telemetry=gpu_source(replica),
                         node=replica.node,
                         zone=replica.zone,
                     )
@@ -115,6 +118,12 @@ def paces(specs: Sequence[ReplicaSpec], tiers: Sequence[Tier]) -> dict[str, Pace
             model = physics.model_for_class(classes[spec.tier])
             found[spec.id] = physics.pace(model, sheet, spec.gpus)
     return found
+
+
+def gpu_source(replica: ReplicaSettings) -> GpuSource | None:
+    if replica.telemetry is None:
+        return None
+    return GpuSource(replica.telemetry, replica.gpu_uuids, replica.gpu_indices, replica.pod)
 
 
 def replica_id(model: str, url: str) -> str:

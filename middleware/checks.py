@@ -17,6 +17,7 @@ from tierway.middleware.settings import (
     CacheSettings,
     EmbedderSettings,
     ModelSettings,
+    ReplicaSettings,
     SecretRef,
     SettingsTree,
     StateSettings,
@@ -211,6 +212,23 @@ def _model_faults(name: str, model: ModelSettings, tree: SettingsTree) -> Iterat
         if replica.tp * replica.pp > replica.gpus:
             need = f"must be at least tp x pp = {replica.tp * replica.pp}"
             yield Fault((*path, "replicas", index, "gpus"), need, replica.gpus)
+        yield from _gpu_faults((*path, "replicas", index), replica)
+
+
+def _gpu_faults(path: tuple[Key, ...], replica: ReplicaSettings) -> Iterator[Fault]:
+    ways = [way for way in ("gpu_uuids", "gpu_indices", "pod") if getattr(replica, way)]
+    for way in ways:
+        if replica.telemetry is None:
+            yield Fault((*path, way), "goes with telemetry, which tells of GPUs")
+    if len(ways) > 1:
+        yield Fault((*path, ways[1]), f"does not go with {ways[0]}: one of them tells")
+    for way in ("gpu_uuids", "gpu_indices"):
+        told = getattr(replica, way)
+        if told and len(set(told)) != replica.gpus:
+            text = f"must name as many different GPUs as gpus, {replica.gpus}"
+            yield Fault((*path, way), f"{text}, not {len(set(told))}")
+    if replica.pod and replica.telemetry == "nvml":
+        yield Fault((*path, "pod"), "is not known to nvml: use gpu_uuids or gpu_indices")
 
 
 def _alias_faults(tree: SettingsTree) -> Iterator[Fault]:

@@ -49,6 +49,10 @@ def _http_url(value: str) -> str:
     return value.rstrip("/")
 
 
+def _telemetry(value: str) -> str:
+    return value if value == "nvml" else _http_url(value)
+
+
 def _regex(value: str) -> str:
     try:
         with python_warnings.catch_warnings():
@@ -110,6 +114,8 @@ Port = Annotated[Integer, Field(ge=0, le=65535)]
 Text = Annotated[str, BeforeValidator(_text), Field(min_length=1)]
 Label = Annotated[str, BeforeValidator(_text)]
 Url = Annotated[str, AfterValidator(_http_url)]
+# An exporter's page, or the word for the driver of this host.
+Telemetry = Annotated[str, AfterValidator(_telemetry)]
 # A last /v1 goes: it is what the paths of the wire begin with anyway. Another version, such as
 # the /v4 of https://host/api/paas/v4, stands in its place and stays.
 BaseUrl = Annotated[Url, AfterValidator(lambda url: url.removesuffix("/v1"))]

@@ -27,7 +27,6 @@ GAPS = (
     Gap("server.tls.key"),
     Gap("server.lenient", (True,)),
     Gap("models.*.kind", ("rerank",)),
-    Gap("models.*.replicas.*.telemetry", warning="not read in this version"),
     Gap("fleet.allowed_networks"),
     Gap("router.mode", ("observe", "off")),
     Gap("router.shares"),

@@ -36,9 +36,9 @@ from tierway.middleware.field_types import (
     Share,
     StateName,
     Switch,
+    Telemetry,
     Text,
     TierName,
-    Url,
     Weight,
 )
 
@@ -192,7 +192,11 @@ class ReplicaSettings(Section):
     node: Label = ""
     zone: Label = ""
     weight: Weight = 1.0  # a fair share
-    telemetry: Url | None = None  # GPU facts are optional
+    telemetry: Telemetry | None = None  # GPU facts are optional
+    # None of these: all GPUs that are shown, which must then be as many as `gpus`.
+    gpu_uuids: tuple[Text, ...] = ()
+    gpu_indices: tuple[Annotated[Integer, Field(ge=0)], ...] = ()
+    pod: Label = ""
 
 
 class ModelSettings(Section):

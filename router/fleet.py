@@ -17,6 +17,7 @@ from tierway.policies.protocols import Clock
 from tierway.policies.resilience import Breaker, BreakerRules, may_open, verdict
 from tierway.policies.types import Counts, Pace, ReplicaView, Usage, Work
 from tierway.router.facts import Facts, GpuFacts, LoadReport
+from tierway.router.gpus import GpuSource
 
 _NOTHING = Counts()
 
@@ -34,6 +35,7 @@ class ReplicaSpec:
     gpu: str = ""
     gpus: int = 1
     preallocates: bool = True
+    telemetry: GpuSource | None = None
     node: str = ""
     zone: str = ""
 

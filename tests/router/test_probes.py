@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine
-from contextlib import asynccontextmanager
+from collections.abc import Awaitable, Callable
 from typing import Any
 
 import pytest
 from fakes import FakeClock, until
+from pages import DROPPED, engine, run
 
 from tierway.router.engines import ENGINES, Engine
 from tierway.router.fleet import Fleet, ReplicaSpec
@@ -17,50 +17,6 @@ from tierway.router.probes import HttpProbe, Poller
 from tierway.router.transport import Origin, Transport
 
 PAGE = 'vllm:num_requests_running{engine="0"} 3\nvllm:num_requests_waiting{engine="0"} 1\n'
-Pages = dict[bytes, tuple[int, bytes]]
-DROPPED = (0, b"")
-
-
-@asynccontextmanager
-async def engine(pages: Pages, *, silent: bool = False) -> AsyncIterator[tuple[str, list[bytes]]]:
-    """A server of these pages by path: its URL and the paths that were asked for."""
-    asked: list[bytes] = []
-
-    async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        try:
-            while head := await reader.readuntil(b"\r\n\r\n"):
-                path = head.split(b" ", 2)[1]
-                asked.append(path)
-                if silent:
-                    await reader.read()
-                    return
-                status, body = pages.get(path, (404, b"no such page"))
-                if (status, body) == DROPPED:
-                    return
-                writer.write(
-                    b"HTTP/1.1 %d x\r\ncontent-length: %d\r\n\r\n%b" % (status, len(body), body)
-                )
-        except (asyncio.IncompleteReadError, ConnectionError):
-            pass
-        finally:
-            writer.close()
-
-    server = await asyncio.start_server(serve, "127.0.0.1", 0)
-    try:
-        yield f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}", asked
-    finally:
-        server.close()
-
-
-def run(test: Callable[[Transport], Coroutine[Any, Any, None]]) -> None:
-    async def main() -> None:
-        transport = Transport(connect_timeout_s=2)
-        try:
-            await asyncio.wait_for(test(transport), 10)
-        finally:
-            await transport.aclose()
-
-    asyncio.run(main())
 
 
 @pytest.mark.parametrize(
