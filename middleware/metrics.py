@@ -6,6 +6,7 @@ from constants, never from a request's text. Buckets are vLLM's, so dashboards c
 
 from __future__ import annotations
 
+import time
 from collections import Counter as Tally
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any
@@ -15,7 +16,8 @@ from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metri
 from prometheus_client.registry import Collector
 
 from tierway.middleware.tally import Prices, bounded, dollars
-from tierway.policies.types import ReplicaView, StateStatus, Trace
+from tierway.policies.protocols import Clock
+from tierway.policies.types import FRESH_S, GPU_FRESH_S, ReplicaView, StateStatus, Trace
 
 _TTFT = (0.001, 0.005, 0.01, 0.02, 0.04, 0.06, 0.08, 0.1, 0.25, 0.5, 0.75, 1, 2.5, 5, 7.5, 10, 20,
          40, 80, 160, 640, 2560)  # fmt: skip
@@ -42,6 +44,7 @@ class Metrics:
         breakers: Callable[[], Mapping[str, str]],
         entries: Callable[[], int],
         policy_version: Callable[[], int],
+        clock: Clock = time.monotonic,
         shadow: Callable[[], Mapping[str, int]] = dict,
         collectors: Iterable[Collector] = (),
         prices: Prices | None = None,
@@ -67,7 +70,7 @@ class Metrics:
         state.set_function(lambda: float(shared().ok))
         gateways = Gauge("tierway_state_gateways", "Gateways that share.", registry=registry)
         gateways.set_function(lambda: shared().gateways)
-        registry.register(_FleetCollector(views, breakers))
+        registry.register(_FleetCollector(views, breakers, clock))
         for collector in (_ShadowCollector(shadow), *collectors):
             registry.register(collector)
 
@@ -168,33 +171,38 @@ class Metrics:
 
 
 class _FleetCollector(Collector):
+    """Series of the replicas there are. Facts too old to be known have none: a gap says so."""
+
     def __init__(
         self,
         views: Callable[[], Iterable[ReplicaView]],
         breakers: Callable[[], Mapping[str, str]],
+        clock: Clock,
     ) -> None:
-        self._views, self._breakers = views, breakers
+        self._views, self._breakers, self._clock = views, breakers, clock
 
     def collect(self) -> Iterable[Metric]:
-        views = list(self._views())
+        now_s, views = self._clock(), list(self._views())
+        told = [view for view in views if _fresh(view.facts_at_s, now_s, FRESH_S)]
+        seen = [view for view in views if _fresh(view.gpu_facts_at_s, now_s, GPU_FRESH_S)]
         yield _gauge("replica_inflight", "Requests in flight.", views, lambda v: v.inflight)
         yield _gauge(
-            "replica_waiting", "Requests in the engine's queue.", views, lambda v: v.waiting
+            "replica_waiting", "Requests in the engine's queue.", told, lambda v: v.waiting
         )
-        yield _gauge("replica_kv_usage", "KV cache in use, 0 to 1.", views, lambda v: v.kv_usage)
+        yield _gauge("replica_kv_usage", "KV cache in use, 0 to 1.", told, lambda v: v.kv_usage)
         yield _gauge(
-            "replica_gpu_utilisation", "GPU in use, 0 to 1.", views, lambda v: v.gpu_utilisation
+            "replica_gpu_utilisation", "GPU in use, 0 to 1.", seen, lambda v: v.gpu_utilisation
         )
         yield _gauge(
             "replica_gpu_memory_used_bytes",
-            "GPU memory in use.",
-            views,
+            "Memory in use of the fullest GPU.",
+            seen,
             lambda v: v.gpu_memory_used_bytes,
         )
         yield _gauge(
             "replica_gpu_temperature_celsius",
-            "GPU temperature.",
-            views,
+            "Temperature of the hottest GPU.",
+            seen,
             lambda v: v.gpu_temperature_celsius,
         )
         breaker = GaugeMetricFamily(
@@ -205,6 +213,10 @@ class _FleetCollector(Collector):
         for replica, state in self._breakers().items():
             breaker.add_metric((replica,), _BREAKER[state])
         yield breaker
+
+
+def _fresh(at_s: float | None, now_s: float, most_s: float) -> bool:
+    return at_s is not None and now_s - at_s <= most_s
 
 
 class _ShadowCollector(Collector):

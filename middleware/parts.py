@@ -139,6 +139,7 @@ class Parts:
 
     def _replica_state(self, view: ReplicaView) -> dict[str, Any]:
         served, failed = self.fleet.totals(view.id)
+        _, gpu = self.fleet.facts(view.id)
         return {
             "id": view.id,
             "model": view.model,
@@ -149,14 +150,22 @@ class Parts:
             "inflight_tokens": view.inflight_tokens,
             "prefill_tokens": view.prefill_tokens,
             "output_tokens": view.output_tokens,
+            "context_tokens": view.context_tokens,
             "waiting": view.waiting,
             "running": view.running,
             "kv_usage": view.kv_usage,
+            "kv_capacity_tokens": view.kv_capacity_tokens,
             "facts_age_s": self._age_s(view.facts_at_s),
             "gpu": view.gpu,
+            "gpus": view.gpus,
             "gpu_utilisation": view.gpu_utilisation,
             "gpu_memory_used_bytes": view.gpu_memory_used_bytes,
+            "gpu_memory_bytes": view.gpu_memory_bytes,
             "gpu_temperature_celsius": view.gpu_temperature_celsius,
+            "gpu_throttled": view.gpu_throttled,
+            "gpu_power_watts": gpu.power_watts,
+            "gpu_clock_mhz": gpu.clock_mhz,
+            "gpu_facts_age_s": self._age_s(view.gpu_facts_at_s),
             "breaker": self.fleet.breaker_state(view.id),
             "served": served,
             "failed": failed,

@@ -8,7 +8,7 @@ import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
 from tierway.middleware.metrics import Metrics
-from tierway.policies.types import ReplicaView, Trace, Usage
+from tierway.policies.types import FRESH_S, GPU_FRESH_S, ReplicaView, Trace, Usage
 
 OK = Trace(
     "r",
@@ -27,7 +27,8 @@ OK = Trace(
 )
 VIEW = ReplicaView(
     "m@a:1", "m", "small", inflight=3, waiting=2, kv_usage=0.25, gpu_utilisation=0.9,
-    gpu_memory_used_bytes=1 << 30, gpu_temperature_celsius=61.0,
+    gpu_memory_used_bytes=1 << 30, gpu_temperature_celsius=61.0, facts_at_s=99.0,
+    gpu_facts_at_s=75.0,
 )  # fmt: skip
 
 
@@ -35,12 +36,14 @@ class Rig:
     def __init__(self) -> None:
         self.views, self.breakers = [VIEW], {"m@a:1": "closed"}
         self.entries, self.version = 0, 1
+        self.now = 100.0
         self.metrics = Metrics(
             views=lambda: self.views,
             breakers=lambda: self.breakers,
             entries=lambda: self.entries,
             policy_version=lambda: self.version,
             prices={"priced": (1.0, 10.0)},
+            clock=lambda: self.now,
         )
 
     def count(self, *traces: Trace) -> dict[str, float]:
@@ -143,6 +146,17 @@ def test_a_scrape_reads_the_fleet_as_it_is() -> None:
     assert found["breaker_state{replica=m@a:1}"] == 2
     names = [name for name in found if name.startswith("replica_")]
     assert names == ["replica_inflight{replica=m@b:1,tier=small}"]
+
+
+def test_facts_that_are_too_old_leave_a_gap() -> None:
+    rig, where = Rig(), "{replica=m@a:1,tier=small}"
+    rig.now = 99.0 + FRESH_S + 1
+    found = rig.count()
+    assert (f"replica_waiting{where}" in found, f"replica_kv_usage{where}" in found) == (0, 0)
+    assert found[f"replica_gpu_temperature_celsius{where}"] == 61.0
+    rig.now = 75.0 + GPU_FRESH_S + 1
+    names = [name for name in rig.count() if name.startswith("replica_")]
+    assert names == [f"replica_inflight{where}"]
 
 
 def test_two_gateways_of_a_process_do_not_share_counts() -> None:
