@@ -21,8 +21,8 @@ Headers = tuple[tuple[bytes, bytes], ...]
 
 FRESH_S = 5.0
 """What an engine said longer ago, five polls, is not known any more."""
-GPU_FRESH_S = 30.0
-"""The same for GPUs: they are read more seldom, and warm up slowly."""
+GPU_FRESH_S = 15.0
+"""The same for GPUs, which are read every five seconds."""
 
 
 @dataclass(frozen=True, slots=True)

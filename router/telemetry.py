@@ -24,7 +24,7 @@ from tierway.router.transport import Origin, Transport
 
 logger = logging.getLogger(__name__)
 
-PERIOD_S = 5.0  # six chances before facts are too old; exporters look every 30 s by default
+PERIOD_S = 5.0  # exporters look every 30 s by default, and GPUs warm up slowly
 _PAGE_BYTES = 4 << 20
 
 

@@ -28,7 +28,7 @@ OK = Trace(
 VIEW = ReplicaView(
     "m@a:1", "m", "small", inflight=3, waiting=2, kv_usage=0.25, gpu_utilisation=0.9,
     gpu_memory_used_bytes=1 << 30, gpu_temperature_celsius=61.0, facts_at_s=99.0,
-    gpu_facts_at_s=75.0,
+    gpu_facts_at_s=95.0,
 )  # fmt: skip
 
 
@@ -154,7 +154,7 @@ def test_facts_that_are_too_old_leave_a_gap() -> None:
     found = rig.count()
     assert (f"replica_waiting{where}" in found, f"replica_kv_usage{where}" in found) == (0, 0)
     assert found[f"replica_gpu_temperature_celsius{where}"] == 61.0
-    rig.now = 75.0 + GPU_FRESH_S + 1
+    rig.now = 95.0 + GPU_FRESH_S + 1
     names = [name for name in rig.count() if name.startswith("replica_")]
     assert names == [f"replica_inflight{where}"]
 
