@@ -37,7 +37,15 @@ from dataclasses import dataclass, field
 from operator import attrgetter
 
 from tierway.policies.balance import FILTERS
-from tierway.policies.types import BalanceAsk, Candidate, Cost, Pace, Ranking, ReplicaView
+from tierway.policies.types import (
+    GPU_FRESH_S,
+    BalanceAsk,
+    Candidate,
+    Cost,
+    Pace,
+    Ranking,
+    ReplicaView,
+)
 
 _HOT_CELSIUS = 85.0
 _HALF_SPEED_CELSIUS = 95.0
@@ -134,7 +142,7 @@ class LlmPolicy:
         prices = []
         for view, more in zip(views, unseen, strict=True):
             first_s, queue_s, own_s, kv_s, step = forecast_parts(ask, view, more)
-            slow = 1.0 if _as_paced(view) else _slowness(view)
+            slow = 1.0 if _as_paced(view) else _slowness(ask, view)
             even_step = even * step * slow
             load = view.inflight + more + spread
             cached = cached_by.get(view.id, 0)
@@ -236,11 +244,13 @@ def _as_paced(view: ReplicaView) -> bool:
     return cool and view.weight == 1.0 and not view.gpu_throttled
 
 
-def _slowness(view: ReplicaView) -> float:
+def _slowness(ask: BalanceAsk, view: ReplicaView) -> float:
     """How many times slower than its pace a replica is taken to be."""
     celsius, weight = view.gpu_temperature_celsius, view.weight
     derating = 1.0
-    if view.gpu_throttled:
+    if view.gpu_facts_at_s is None or ask.now_s - view.gpu_facts_at_s > GPU_FRESH_S:
+        pass  # whether it is still hot is not known
+    elif view.gpu_throttled:
         derating = 0.5
     elif celsius is not None and celsius > _HOT_CELSIUS:
         heat = celsius - _HOT_CELSIUS

@@ -9,7 +9,7 @@ from dataclasses import replace
 import pytest
 
 from tierway.policies.latency import LlmPolicy, forecast
-from tierway.policies.types import BalanceAsk, Pace, ReplicaView
+from tierway.policies.types import GPU_FRESH_S, BalanceAsk, Pace, ReplicaView
 
 PACE = Pace(prefill_s=1e-4, first_s=0.02, step_s=0.01, request_s=0.001, context_s=1e-7)
 
@@ -106,11 +106,17 @@ def test_heat_throttling_and_a_low_weight_count_as_slowness() -> None:
     pending = {"inflight": 5, "prefill_tokens": 20_000}
     cool = view("cool", gpu_temperature_celsius=84.0, **pending)
     others = [
-        view("hot", gpu_temperature_celsius=95.0, **pending),
-        view("throttled", gpu_throttled=True, **pending),
+        view("hot", gpu_temperature_celsius=95.0, gpu_facts_at_s=0.0, **pending),
+        view("throttled", gpu_throttled=True, gpu_facts_at_s=0.0, **pending),
         view("light", weight=0.25, **pending),
     ]
     assert set(picks([cool, *others], ask())) == {"cool"}
+
+
+def test_whether_a_gpu_is_hot_still_is_not_known_for_ever() -> None:
+    hot = view("hot", gpu_temperature_celsius=95.0, gpu_throttled=True, gpu_facts_at_s=0.0)
+    assert set(picks([hot, view("cool")], ask())) == {"cool"}
+    assert set(picks([hot, view("cool")], ask(now_s=GPU_FRESH_S + 1))) == {"cool", "hot"}
 
 
 def test_recent_work_breaks_ties_and_fades() -> None:
