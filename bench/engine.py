@@ -3,7 +3,7 @@
 Each step gives tokens of its budget to the running requests first, then admits waiting ones
 in order of arrival while the blocks of their whole prompt are there (chunked prefill). When
 blocks run out the newest running request is preempted and computed again later. Formulas of
-a step's duration: policies/physics.py; the scheduler follows vLLM's.
+a step's duration: policies/physics.py; who runs: engine_scheduler.py.
 
 The engine knows no clock and no I/O. In virtual time `advance` runs it; in real time a loop
 calls `begin`, waits until `due_s`, and calls `finish`. Between the two, requests may come
@@ -13,12 +13,11 @@ and go. All times are seconds on the caller's clock; `speed` divides every step'
 
 from __future__ import annotations
 
-from collections import deque
 from collections.abc import Callable, Hashable, Sequence
 
 from tierway.bench.engine_jobs import FinishReason, Job, Totals, Work
-from tierway.bench.engine_kv import BlockPool
 from tierway.bench.engine_leap import Leap, decoding, settle, steps_ahead
+from tierway.bench.engine_scheduler import Batch, Scheduler
 from tierway.bench.profiles import Profile
 from tierway.policies.physics import StepLoad
 
@@ -39,28 +38,26 @@ class Engine:
         self._speed = speed
         self._times = profile.times()
         self._block_tokens = profile.block_tokens
-        self._pool = BlockPool(profile.blocks)
-        self._running: list[Job] = []
-        self._waiting: deque[Job] = deque()
-        self._step: list[tuple[Job, int]] | None = None
+        self._jobs = Scheduler(profile, self.totals)
+        self._step: Batch | None = None
         self._due_s = now_s
         self._idle = True
 
     @property
     def running(self) -> int:
-        return len(self._running)
+        return len(self._jobs.running)
 
     @property
     def waiting(self) -> int:
-        return len(self._waiting)
+        return len(self._jobs.waiting)
 
     @property
     def kv_usage(self) -> float:
-        return self._pool.usage
+        return self._jobs.pool.usage
 
     def cached_tokens(self, keys: Sequence[Hashable], prompt_tokens: int) -> int:
         """How many leading tokens of a prompt its prefix cache would save it now."""
-        found = self._pool.match(keys, (prompt_tokens - 1) // self._block_tokens)
+        found = self._jobs.pool.match(keys, (prompt_tokens - 1) // self._block_tokens)
         return len(found) * self._block_tokens
 
     @property
@@ -89,7 +86,7 @@ class Engine:
         if self._step is None:
             self.now_s = max(self.now_s, arrived_s)
         job = Job(work, arrived_s, on_token, milestones)
-        self._waiting.append(job)
+        self._jobs.waiting.append(job)
         self._idle = False
         return job
 
@@ -100,10 +97,6 @@ class Engine:
         """
         if job.reason is not None:
             return False
-        if job in self._running:
-            self._running.remove(job)
-        else:
-            self._waiting.remove(job)
         self._end(job, reason)
         self._idle = False
         return True
@@ -117,7 +110,7 @@ class Engine:
         """Schedules the next step; its duration, or None when there is nothing to do."""
         if self._step is not None:
             raise RuntimeError("a step is in progress: call finish() first")
-        batch = self._schedule()
+        batch = self._jobs.schedule(self.now_s)
         if not batch:
             self._idle = True
             return None
@@ -180,7 +173,7 @@ class Engine:
         steps = leap.fitting(until_s - self.now_s)
         if steps:
             begin_s = self.now_s
-            self.now_s = settle(leap, steps, self._pool, self._block_tokens, begin_s)
+            self.now_s = settle(leap, steps, self._jobs.pool, self._block_tokens, begin_s)
             self.step_tokens = len(leap.jobs)
             self.totals.steps += steps
             self.totals.busy_s += self.now_s - begin_s
@@ -188,107 +181,18 @@ class Engine:
 
     def _plan(self, taken: int = 0) -> Leap | None:
         """The leap that comes after `taken` (0 or 1) steps of the same kind, if any."""
-        jobs = decoding(self._running)
+        jobs = decoding(self._jobs.running)
         if not 0 < len(jobs) <= self.profile.batched_tokens:
             return None
-        if self._waiting and not self._shut():
+        if self._jobs.waiting and not self._jobs.shut():
             return None
-        steps = steps_ahead(jobs, self._pool, self._block_tokens, taken)
+        steps = steps_ahead(jobs, self._jobs.pool, self._block_tokens, taken)
         if steps < _SHORTEST_LEAP:
             return None
         scale, count = self.slowdown / self._speed, len(jobs)
         context = sum(job.computed for job in jobs) + count * (1 + taken)
         first_s = self._times.base_s(count, count) + self._times.context_s * context
         return Leap(jobs, steps, first_s * scale, self._times.context_s * count * scale)
-
-    def _shut(self) -> bool:
-        """True when decoding alone cannot let the next waiting request in."""
-        if len(self._running) >= self.profile.sequences:
-            return True
-        job = self._waiting[0]
-        limit = (job.known - 1) // self._block_tokens
-        shared = self._pool.match(job.work.keys, limit)
-        missing = -(-job.known // self._block_tokens) - len(shared)
-        if missing + self._pool.idle(shared) <= self._pool.free:
-            return False
-        place = len(shared)
-        if place >= min(limit, len(job.work.keys)):
-            return True
-        # A running request may be about to compute the block that the waiting one shares.
-        wanted = job.work.keys[place]
-        return all(
-            len(other.work.keys) <= place or other.work.keys[place] != wanted
-            for other in self._running
-        )
-
-    def _schedule(self) -> list[tuple[Job, int]]:
-        batch: list[tuple[Job, int]] = []
-        budget = self.profile.batched_tokens
-        preempted = False
-        for job in list(self._running):
-            if budget <= 0:
-                break
-            if job.stalled or not job.blocks:  # no blocks: preempted a moment ago
-                continue
-            count = min(job.known - job.computed, budget)
-            got, cleared = self._make_room(job, job.computed + count)
-            preempted = preempted or cleared
-            if got:
-                batch.append((job, count))
-                budget -= count
-        return batch if preempted else batch + self._admit(budget)
-
-    def _make_room(self, job: Job, tokens: int) -> tuple[bool, bool]:
-        """(blocks for `tokens` are held, somebody was preempted for them)."""
-        missing = -(-tokens // self._block_tokens) - len(job.blocks)
-        cleared = False
-        while missing > self._pool.free:
-            victim = self._running.pop()
-            self._preempt(victim)
-            cleared = True
-            if victim is job:
-                return False, True
-        if missing > 0:
-            job.blocks += self._pool.take(missing)
-        return True, cleared
-
-    def _preempt(self, job: Job) -> None:
-        self._pool.release(job.blocks)
-        job.blocks, job.computed, job.committed = [], 0, 0
-        job.preemptions += 1
-        self.totals.preemptions += 1
-        self._waiting.appendleft(job)
-
-    def _admit(self, budget: int) -> list[tuple[Job, int]]:
-        batch = []
-        while self._waiting and budget > 0 and len(self._running) < self.profile.sequences:
-            job = self._waiting[0]
-            if not self._place(job):
-                break
-            self._waiting.popleft()
-            self._running.append(job)
-            if not job.stalled:
-                count = min(job.known - job.computed, budget)
-                batch.append((job, count))
-                budget -= count
-        return batch
-
-    def _place(self, job: Job) -> bool:
-        """Holds the blocks of all known tokens, cached ones first; False when too few are free."""
-        shared = self._pool.match(job.work.keys, (job.known - 1) // self._block_tokens)
-        missing = -(-job.known // self._block_tokens) - len(shared)
-        if missing + self._pool.idle(shared) > self._pool.free:
-            return False
-        self._pool.hold(shared)
-        job.blocks = shared + self._pool.take(missing)
-        job.committed = len(shared)
-        job.computed = len(shared) * self._block_tokens
-        if job.admitted_s is None:
-            job.admitted_s = self.now_s
-            job.cached_tokens = job.computed
-            self.totals.prefix_queries += job.work.prompt_tokens
-            self.totals.prefix_hits += job.computed
-        return True
 
     def _settle(self, job: Job, count: int) -> bool:
         """Books `count` computed tokens; True when the job got a token or ended."""
@@ -298,7 +202,7 @@ class Engine:
         for index in range(
             job.committed, min(job.computed // self._block_tokens, len(job.work.keys))
         ):
-            self._pool.commit(job.blocks[index], job.work.keys[index])
+            self._jobs.pool.commit(job.blocks[index], job.work.keys[index])
         job.committed = max(job.committed, job.computed // self._block_tokens)
         if job.computed < job.known:
             return False
@@ -315,12 +219,10 @@ class Engine:
             if job.first_token_s is None:
                 job.first_token_s = self.now_s
         if job.generated >= job.work.output_tokens:
-            self._running.remove(job)
             self._end(job, job.work.finish)
 
     def _end(self, job: Job, reason: FinishReason) -> None:
-        self._pool.release(job.blocks)
-        job.blocks = []
+        self._jobs.drop(job)
         job.reason, job.finished_s = reason, self.now_s
         self.totals.finished[reason] += 1
 
