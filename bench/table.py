@@ -106,6 +106,23 @@ def _decision(found: dict[str, Any]) -> list[Row]:
     ]
 
 
+def _engine(found: dict[str, Any]) -> list[Row]:
+    rows = [
+        Row(
+            f"simulated 70B on {row['gpu']}, {row['input_tokens']} in, {row['output_tokens']} out",
+            f"{row['simulated']:.0f}",
+            "tokens/s/GPU",
+            f"{row['published']:.0f} published",
+        )
+        for row in found.get("throughput", [])
+    ]
+    for row in found.get("lone", []):
+        known = dict.fromkeys(f"{row[end]:.0f}" for end in ("low", "high"))
+        against = f"{' to '.join(known)} published"
+        rows.append(Row(f"simulated {row['name']}", f"{row['simulated']:.1f}", "ms", against))
+    return rows
+
+
 BENCHMARKS = (
     Benchmark("tierway.bench.startup", ("--runs", "1"), _startup),
     Benchmark(
@@ -116,6 +133,7 @@ BENCHMARKS = (
         ),
         _road,
     ),
+    Benchmark("tierway.bench.engine_check", ("--only", "lone"), _engine),
     Benchmark("tierway.bench.cache_bench", ("--made", "25"), _cache_made, ("--made",)),
     Benchmark(
         "tierway.bench.cache_bench",

@@ -165,7 +165,8 @@ def step_times(
         head_output_s=2 * head / (reached.products * half),
         token_s=elementwise_s + reduces * gpu.reduce_s_per_byte * model.width * 2,
         context_s=model.kv_bytes_per_token / (readers * reached.kv * gpu.bytes_per_s),
-        pair_s=pair_flops / (reached.attention * half),
+        # An fp8 cache is multiplied in fp8, as TensorRT-LLM and vLLM on Hopper do.
+        pair_s=pair_flops / (reached.attention * half * 2 / model.kv_bytes),
     )
 
 

@@ -67,3 +67,14 @@ def test_a_choice_is_told_by_replicas_and_prompt() -> None:
     row = {"name": "decision", "replicas": 8, "prompt_tokens": 200, "us": spread}
     (told,) = benchmark.rows({"rows": [row]})
     assert told == Row("choice of a replica, 8 replicas, 200 tokens", "41", "us CPU", "p99 100")
+
+
+def test_the_simulated_engine_is_told_beside_what_was_published() -> None:
+    (benchmark,) = (one for one in BENCHMARKS if one.module.endswith(".engine_check"))
+    case = {"gpu": "h200", "input_tokens": 1000, "output_tokens": 1000}
+    lone = {"name": "8b-h100 per token", "low": 10.0, "high": 15.0, "simulated": 8.81}
+    found = {"throughput": [case | {"published": 2587.0, "simulated": 2732.0}], "lone": [lone]}
+    rows = benchmark.rows(found)
+    assert [row.figure for row in rows] == ["2732", "8.8"]
+    assert [row.against for row in rows] == ["2587 published", "10 to 15 published"]
+    assert benchmark.rows({"lone": [lone]}) == rows[1:]
