@@ -151,6 +151,9 @@ class ProductGateway:
             output_tokens=self._expected.tokens,
             blocks=blocks,
             block_tokens=float(asked.text.look_tokens),
+            whole=asked.whole,
+            previous=asked.previous,
+            answered_tokens=asked.answered_tokens,
         )
         choice = self.balancer.rank(_TIER, (_MODEL,), look, sequence=self._sent)
         self._sent += 1

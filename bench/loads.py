@@ -22,6 +22,7 @@ from typing import Protocol
 _SESSION_SHIFT = 24  # a session has fewer blocks than 2 ** 24
 LOOK_TOKENS = 64
 _BITS = (1 << 64) - 1
+_WHOLE = 1 << 62  # far from any key of a block
 
 
 class Text(Protocol):
@@ -62,7 +63,8 @@ class NoText:
 @dataclass(frozen=True, slots=True)
 class Asked:
     """One request. `keyed_tokens` of prompt and answer may be found again by others;
-    `segments` names what was said from one user's turn to the next."""
+    `segments` names what was said from one user's turn to the next, and the first
+    `answered_tokens` end with the answer to all of it but the last."""
 
     number: int
     session: str
@@ -72,6 +74,7 @@ class Asked:
     keyed_tokens: int = 0
     segments: tuple[int, ...] = ()
     turn: int = 0
+    answered_tokens: int = 0
 
     def keys(self, block_tokens: int) -> list[int]:
         return self.text.keys(block_tokens, self.keyed_tokens)
@@ -80,6 +83,16 @@ class Asked:
         """The full blocks of the prompt as a gateway sees them."""
         tokens = min(self.prompt_tokens, self.keyed_tokens)
         return tuple(map(hashed, self.text.keys(self.text.look_tokens, tokens)))
+
+    @property
+    def whole(self) -> int:
+        """Stands for the whole prompt; 0 where it cannot be told."""
+        return hashed(_WHOLE ^ self.segments[-1]) if self.segments else 0
+
+    @property
+    def previous(self) -> int:
+        """The `whole` of the turn before, when this one goes on from its answer."""
+        return hashed(_WHOLE ^ self.segments[-2]) if self.answered_tokens else 0
 
 
 def hashed(key: int) -> int:
@@ -181,6 +194,7 @@ class Turns:
             keyed_tokens=prompt_tokens + (output_tokens if plan.reuse_generated else 0),
             segments=tuple((session << 10) + number for number in range(turn + 1)),
             turn=turn,
+            answered_tokens=prompt_tokens - said[turn].prompt_tokens if turn else 0,
         )
 
 

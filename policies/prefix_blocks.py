@@ -7,6 +7,10 @@ templates do it: tool definitions, then turn by turn role and text; so a convers
 full blocks of its earlier turns. They are cut every BLOCK_BYTES and hashed with BLAKE2b (RFC 7693),
 the digest of one block being the salt of the next. Same bytes, same hashes, in every process.
 
+A next turn finds more than its blocks: the engine that wrote the answer holds the answer too. So
+the digest of each whole prompt is told, and that of the prompt whose answer it goes on from, which
+is the same bytes up to the newest assistant turn: it needs no session's name, and no answer's text.
+
 What a block does not tell: whether an engine really holds it, see router/prefixes.py.
 """
 
@@ -15,6 +19,7 @@ from __future__ import annotations
 import json
 import struct
 from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
 from hashlib import blake2b
 from typing import Any, Literal
 
@@ -39,22 +44,45 @@ _TURN, _CONTENT, _PART = "\x1e", "\x1f", "\x1d"
 _encode = json.JSONEncoder(ensure_ascii=False, separators=(",", ":")).encode
 
 
-def prefix_blocks(call: Call, seed: str) -> tuple[int, ...]:
-    """The hashes (64 bit) of the full blocks of a call's prompt, first block first.
+@dataclass(frozen=True, slots=True)
+class Prefix:
+    """Hashes (64 bit) of a prompt: its full `blocks`, first block first, the `whole` of it, and
+    the `previous` prompt, whose answer ends after `answered_bytes`; 0 where there is none."""
+
+    blocks: tuple[int, ...] = ()
+    whole: int = 0
+    previous: int = 0
+    answered_bytes: int = 0
+
+
+def prompt_prefix(call: Call, seed: str) -> Prefix:
+    """What a call's prompt shares with others.
 
     `seed` separates what must not meet: the served model, an adapter, a tenant's salt. A call
-    without a prompt (embeddings) has no blocks; of a batch of prompts the first counts.
+    without a prompt (embeddings) shares nothing; of a batch of prompts the first counts.
     """
-    data = _prompt_bytes(call)
+    data, answer_at, answer_end = _prompt_bytes(call)
+    if not data:
+        return Prefix()
     full = min(len(data), _MAX_BYTES) // BLOCK_BYTES
-    if not full:
-        return ()
     link = blake2b(seed.encode("utf-8", "surrogatepass"), digest_size=8).digest()
-    digests = []
+    links = [link]
     for at in range(0, full * BLOCK_BYTES, BLOCK_BYTES):
         link = blake2b(data[at : at + BLOCK_BYTES], digest_size=8, salt=link).digest()
-        digests.append(link)
-    return struct.unpack(f"<{full}Q", b"".join(digests))
+        links.append(link)
+    blocks = struct.unpack(f"<{full}Q", b"".join(links[1:]))
+    if len(data) >= _MAX_BYTES:
+        return Prefix(blocks)
+    previous = _end(data, answer_at, links) if answer_at else 0
+    return Prefix(blocks, _end(data, len(data), links), previous, answer_end if answer_at else 0)
+
+
+def _end(data: bytes, at: int, links: list[bytes]) -> int:
+    """The digest of all bytes before `at`; never that of a full block."""
+    full = at // BLOCK_BYTES
+    rest = data[full * BLOCK_BYTES : at]
+    digest = blake2b(rest, digest_size=8, salt=links[full], person=b"end").digest()
+    return int.from_bytes(digest, "little")
 
 
 def prompt_kind(call: Call) -> PromptKind:
@@ -64,18 +92,31 @@ def prompt_kind(call: Call) -> PromptKind:
     return "latin" if call.ask.question.isascii() else "other"
 
 
-def _prompt_bytes(call: Call) -> bytes:
+def _prompt_bytes(call: Call) -> tuple[bytes, int, int]:
+    """The bytes, and where the newest assistant turn begins and ends in them (0: none)."""
     if call.wire == "embeddings":
-        return b""
+        return b"", 0, 0
     if call.wire == "completions":
-        return _plain_prompt(_first(call.body.get("prompt")))
+        return _plain_prompt(_first(call.body.get("prompt"))), 0, 0
     pieces: list[str] = []
-    size = 0
+    size = answer_at = answer_end = 0
     for piece in _chat_pieces(call.body):
+        if piece is _TURN:
+            answer_end = answer_end or len(pieces)
+        elif piece == "assistant" and pieces[-1] is _TURN:
+            answer_at, answer_end = len(pieces) - 1, 0
         pieces.append(piece)
         size += len(piece)
         if size >= _MAX_BYTES:
-            break
+            return _encoded(pieces), 0, 0
+    if not answer_at:
+        return _encoded(pieces), 0, 0
+    before, answer = _encoded(pieces[:answer_at]), _encoded(pieces[answer_at : answer_end or None])
+    rest = _encoded(pieces[answer_end:]) if answer_end else b""
+    return before + answer + rest, len(before), len(before) + len(answer)
+
+
+def _encoded(pieces: list[str]) -> bytes:
     return "".join(pieces).encode("utf-8", "surrogatepass")
 
 

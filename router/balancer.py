@@ -18,9 +18,10 @@ from tierway.policies.policyset import PolicySet
 from tierway.policies.prefix_blocks import (
     BLOCK_BYTES,
     ID_BYTES,
+    Prefix,
     PromptKind,
-    prefix_blocks,
     prompt_kind,
+    prompt_prefix,
 )
 from tierway.policies.protocols import Clock, SharedState
 from tierway.policies.sharing import OFFERED, Offer
@@ -36,11 +37,13 @@ from tierway.policies.types import (
     Work,
 )
 from tierway.router.fleet import Fleet, Lease
+from tierway.router.prefixes import Match
 from tierway.router.ratio import TokenRatios
 from tierway.router.shadows import Shadowed, Shadows
 from tierway.router.shared import MemoryState
 
 _OUTPUT_TOKENS = 256
+_NO_MATCH = Match({})
 _TOLD_WHOLE = 1 / 8
 
 
@@ -54,7 +57,9 @@ class PolicyHolder:
 @dataclass(frozen=True, slots=True)
 class Look:
     """What balancing knows of one call. `output_tokens` is what the answer is expected to
-    have, `blocks` the chained hashes of the prompt's leading blocks of `block_tokens` each.
+    have, `blocks` the chained hashes of the prompt's leading blocks of `block_tokens` each. It
+    goes on from the answer to the prompt `previous`, which ends after `answered_tokens`; `whole`
+    is what the next turn will call `previous` (see prefix_blocks.py; 0 for none).
     `prompt_bytes` are the bytes that `prompt_tokens` was estimated from, 0 where they would
     mislead (pictures)."""
 
@@ -63,18 +68,12 @@ class Look:
     output_tokens: int = _OUTPUT_TOKENS
     blocks: tuple[int, ...] = ()
     block_tokens: float = 64.0
+    whole: int = 0
+    previous: int = 0
+    answered_tokens: int = 0
     stream: bool = True
     kind: PromptKind = "latin"
     prompt_bytes: int = 0
-
-
-class Match(Protocol):
-    """Leading blocks of a prompt: `held` by replica, `common` shared by everybody."""
-
-    @property
-    def held(self) -> Mapping[str, int]: ...
-    @property
-    def common(self) -> int: ...
 
 
 class Prefixes(Protocol):
@@ -126,7 +125,8 @@ class Placed:
 
 @dataclass(frozen=True, slots=True)
 class Choice:
-    """A ranking with what it was made from; `held` as in Placed, by replica."""
+    """A ranking with what it was made from; `held` as in Placed, by replica, and the leading
+    blocks of it that are `matched`."""
 
     ranking: Ranking
     look: Look
@@ -135,6 +135,7 @@ class Choice:
     policy_version: int = 0
     shadowed: Shadowed | None = None
     held: Mapping[str, int] = field(default_factory=dict)
+    matched: Mapping[str, int] = field(default_factory=dict)
 
     def __bool__(self) -> bool:
         return bool(self.ranking.candidates)
@@ -153,7 +154,7 @@ class Choice:
         to hold, and now and then all, lest the heads of conversations seem unused there."""
         if self.ask.draw < _TOLD_WHOLE:
             return self.look.blocks
-        return self.look.blocks[round(self.held.get(replica, 0) / self.look.block_tokens) :]
+        return self.look.blocks[self.matched.get(replica, 0) :]
 
 
 class Balancer:
@@ -183,13 +184,18 @@ class Balancer:
         """What is known of a call that is to go to `model`."""
         kind = prompt_kind(call)
         ratio = self.ratios.bytes_per_token(model.name, kind)
-        hashed = self.prefixes is not None and not model.cloud
+        prefix = Prefix()
+        if self.prefixes is not None and not model.cloud:
+            prefix = prompt_prefix(call, prefix_seed(call, model))
         return Look(
             session=call.session,
             prompt_tokens=max(1, int(call.ask.text_bytes / ratio)),
             output_tokens=min(_OUTPUT_TOKENS, call.ask.max_tokens or _OUTPUT_TOKENS),
-            blocks=prefix_blocks(call, prefix_seed(call, model)) if hashed else (),
+            blocks=prefix.blocks,
             block_tokens=BLOCK_BYTES / (ID_BYTES if kind == "ids" else ratio),
+            whole=prefix.whole,
+            previous=prefix.previous,
+            answered_tokens=int(prefix.answered_bytes / ratio),
             stream=call.stream,
             kind=kind,
             prompt_bytes=0 if call.ask.media else call.ask.text_bytes,
@@ -208,11 +214,14 @@ class Balancer:
         the tier sees it now; falsy when none may take the call."""
         policies = self.policies.current
         views = self.fleet.snapshot(models)
-        held, common = self._held(look)
-        ask = self._ask(look, tried, sequence, held, common)
+        match = self.prefixes.match(look.blocks) if self.prefixes is not None else _NO_MATCH
+        held = self._held(look, match)
+        ask = self._ask(look, tried, sequence, held, int(match.common * look.block_tokens))
         ranking = self._ranking(policies, tier, ask, views)
         shadowed = self.shadows.ask(tier, policies.tiers[tier], ask, views, ranking)
-        return Choice(ranking, look, ask, views, policies.version, shadowed, held)
+        return Choice(
+            ranking, look, ask, views, policies.version, shadowed, held, match.held
+        )
 
     async def take(self, choice: Choice) -> Lease:
         """A slot on the best replica of a choice that has any, as all gateways see it now."""
@@ -235,6 +244,9 @@ class Balancer:
                 self.prefixes.resize(best.replica, room)
             self.prefixes.insert(best.replica, look.blocks)
             self.shared.placed(best.replica, choice.news(best.replica))
+            if look.whole:
+                self.prefixes.insert(best.replica, (look.whole,))
+                self.shared.placed(best.replica, (look.whole,))
         return lease
 
     def _ranking(
@@ -249,14 +261,14 @@ class Balancer:
             self.shadows.failed(tier, policy.name, there.since, fault)
             return there.plain.rank(ask, views)
 
-    def _held(self, look: Look) -> tuple[Mapping[str, int], int]:
-        """Leading prompt tokens that each replica is known to have been given, and how many
-        of them everybody shares."""
-        if self.prefixes is None or not look.blocks:
-            return {}, 0
-        match, size = self.prefixes.match(look.blocks), look.block_tokens
+    def _held(self, look: Look, match: Match) -> dict[str, int]:
+        """Leading prompt tokens that each replica is known to have been given or to have made."""
+        size = look.block_tokens
         held = {name: int(blocks * size) for name, blocks in match.held.items()}
-        return held, int(match.common * size)
+        if self.prefixes is not None and look.previous:
+            for name in self.prefixes.match((look.previous,)).held:
+                held[name] = max(held.get(name, 0), look.answered_tokens)
+        return held
 
     def _ask(
         self,
