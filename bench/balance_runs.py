@@ -24,7 +24,7 @@ from tierway.bench.rivals import RIVALS, RivalGateway
 from tierway.bench.rivals_oracle import ORACLE, ORACLES, POOLED, oracle, pooled
 from tierway.policies.physics import pace
 from tierway.policies.registry import POLICIES
-from tierway.router.shared_redis import TICK_S
+from tierway.router.shared import TICK_S
 
 SLO = Slo(ttft_s=2.0, tpot_s=0.05)
 

@@ -219,9 +219,7 @@ class Balancer:
         ask = self._ask(look, tried, sequence, held, int(match.common * look.block_tokens))
         ranking = self._ranking(policies, tier, ask, views)
         shadowed = self.shadows.ask(tier, policies.tiers[tier], ask, views, ranking)
-        return Choice(
-            ranking, look, ask, views, policies.version, shadowed, held, match.held
-        )
+        return Choice(ranking, look, ask, views, policies.version, shadowed, held, match.held)
 
     async def take(self, choice: Choice) -> Lease:
         """A slot on the best replica of a choice that has any, as all gateways see it now."""

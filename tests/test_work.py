@@ -17,7 +17,7 @@ from fakes import completion, stream_of
 
 from tierway.middleware import Gateway
 
-PASS_THROUGH = 380
+PASS_THROUGH = 400
 HIT = 170
 PER_TOKEN = 22
 
