@@ -21,8 +21,14 @@ fresh="$scratch/venv/bin"
 "$fresh/python" -m pip check
 
 cp -r tests/wheel_app "$scratch/app"
+cp -r tests/plugin_app "$scratch/plugin"
 cd "$scratch/app"
 unset PYTHONPATH
 version="$("$fresh/python" -c 'import importlib.metadata as m; print(m.version("tierway"))')"
 [ "$("$fresh/tierway" --version)" = "tierway $version" ]
 "$fresh/python" check.py
+
+# A policy of another distribution, installed beside the wheel and named in a file.
+"$fresh/python" -m pip install -qq --no-deps "$scratch/plugin"
+printf 'plugins: [tierway-near]\ntiers: {small: {policy: near, options: {zone: a}}}\n' >plugin.yaml
+"$fresh/tierway" check --config plugin.yaml >/dev/null

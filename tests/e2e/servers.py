@@ -12,6 +12,7 @@ import re
 import signal
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -108,6 +109,36 @@ def ask_until_cached(client: httpx.Client, question: Any, **fields: Any) -> http
     return answers[-1]
 
 
+@contextmanager
+def load(url: str) -> Iterator[list[tuple[str, str]]]:
+    """Requests one after the other in three threads, each of which must be answered whole; gives
+    the (policy, replica) of the answers so far."""
+    chose: list[tuple[str, str]] = []
+    failed: list[str] = []
+    over = threading.Event()
+
+    def client() -> None:
+        with httpx.Client(base_url=url, timeout=30) as http:
+            while not over.is_set():
+                answer = ask(http, "Q [[answer 5]]", stream=True, headers={"x-tierway-debug": "1"})
+                if answer.status_code != 200 or not said(answer):
+                    failed.append(answer.text)
+                    return
+                why = json.loads(answer.headers["x-tierway-reason"])
+                chose.append((why["policy"], answer.headers["x-tierway-replica"]))
+
+    threads = [threading.Thread(target=client) for _ in range(3)]
+    for thread in threads:
+        thread.start()
+    try:
+        yield chose
+    finally:
+        over.set()
+        for thread in threads:
+            thread.join()
+    assert failed == []
+
+
 def metric(url: str, name: str) -> float:
     """The sum of one metric over its labels, read from a metrics page."""
     page = httpx.get(f"{url}/metrics").text
@@ -184,13 +215,18 @@ class GatewayProcess:
 
 @contextmanager
 def gateway(
-    folder: Path, config: Mapping[str, Any] | None, *, demo: bool = False, **env: str
+    folder: Path,
+    config: Mapping[str, Any] | None,
+    *,
+    demo: bool = False,
+    python: str = sys.executable,
+    **env: str,
 ) -> Iterator[GatewayProcess]:
     """Runs the command in `folder`; the test may stop it itself, else it must end well."""
     arguments = ["demo"] if demo else ["serve", "--config", "tierway.yaml"]
     if config is not None:
         (folder / "tierway.yaml").write_text(json.dumps(config))
-    command = [sys.executable, "-P", "-m", "tierway.middleware.cli", *arguments]
+    command = [python, "-P", "-m", "tierway.middleware.cli", *arguments]
     with (folder / "stdout").open("wb") as out, (folder / "stderr").open("wb") as err:
         process = subprocess.Popen(
             [*command, "--port", "0", "--admin-port", "0"],
