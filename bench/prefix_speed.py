@@ -69,9 +69,7 @@ def working(replicas: int, rounds: int, draw: random.Random) -> dict[str, dict[s
     return {part: _spread(values) for part, values in found.items()}
 
 
-def growth(
-    prompts: int, draw: random.Random, room: int = DEFAULT_BLOCKS
-) -> list[dict[str, int]]:
+def growth(prompts: int, draw: random.Random, room: int = DEFAULT_BLOCKS) -> list[dict[str, int]]:
     """Bytes allocated for an index after each tenth of so many prompts, no two alike, over
     8 replicas that hold `room` blocks each."""
     index, marks = PrefixIndex(default_blocks=room), []
