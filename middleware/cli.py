@@ -164,6 +164,7 @@ def _serve(arguments: argparse.Namespace) -> int:
         host=arguments.host or settings.server.host,
         port=port,
         admin=(settings.admin.host, admin_port),
+        workers=workers,
     )
 
 

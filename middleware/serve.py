@@ -1,4 +1,4 @@
-"""Runs the gateway and its admin listener in one process, until a signal."""
+"""Runs the gateway and its admin listener, in one process or several, until a signal."""
 
 from __future__ import annotations
 
@@ -12,7 +12,8 @@ import secrets
 import signal
 import socket
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any, Literal
 
 import uvicorn
@@ -22,6 +23,7 @@ from tierway.middleware.app import create_app
 from tierway.middleware.asgi import Gateway
 from tierway.middleware.config import ADMIN_KEY, Settings
 from tierway.middleware.logs import RequestLog
+from tierway.middleware.workers import Place, supervise
 from tierway.policies.errors import ConfigError
 
 # A request leaves hundreds of short-lived objects and next to no cycles: look for those rarely.
@@ -63,21 +65,29 @@ class _Protocol(HttpToolsProtocol):
         super().data_received(data)
 
 
-def serve(settings: Settings | None, *, host: str, port: int, admin: tuple[str, int]) -> int:
-    """Serves until SIGINT or SIGTERM; the exit code. None serves the embedded demo."""
+def serve(
+    settings: Settings | None, *, host: str, port: int, admin: tuple[str, int], workers: int = 1
+) -> int:
+    """Serves until SIGINT or SIGTERM; the exit code. None serves the embedded demo.
+
+    Each of several workers is a gateway of its own, with an admin listener on the next port.
+    """
     logging.basicConfig(stream=sys.stderr, format="%(levelname)s %(name)s: %(message)s")
     environ = dict(os.environ)
     made_key = not environ.get(ADMIN_KEY)
     if made_key:
         environ[ADMIN_KEY] = secrets.token_urlsafe(24)
     try:
-        with _listen(host, port) as front, _listen(*admin) as back:
-            requests = RequestLog()
-            gateway = Gateway(settings, environ=environ, hooks=(requests,))
-            runner = _Runner(gateway, front, back)
-            runner.admin_key = environ[ADMIN_KEY] if made_key else ""
-            with asyncio.Runner(loop_factory=_loop_factory()) as loop:
-                return loop.run(runner.run())
+        with _listen(host, port) as front, contextlib.ExitStack() as stack:
+            backs = [stack.enter_context(_listen(*_beside(admin, n))) for n in range(workers)]
+            listening = _Listening(front, backs, environ[ADMIN_KEY] if made_key else "")
+            if workers == 1 or settings is None:
+                return _serve_one(settings, environ, listening)
+            return supervise(
+                lambda place: _serve_one(settings, environ, listening, place),
+                workers,
+                lambda: listening.announce(settings),
+            )
     except OSError as error:
         print(f"tierway: {error}", file=sys.stderr)
         return 1
@@ -85,10 +95,47 @@ def serve(settings: Settings | None, *, host: str, port: int, admin: tuple[str, 
         return 0
 
 
+@dataclass(frozen=True, slots=True)
+class _Listening:
+    """The sockets, an admin one for each worker; `admin_key` is told where it was made here."""
+
+    front: socket.socket
+    backs: Sequence[socket.socket]
+    admin_key: str
+
+    def announce(self, settings: Settings) -> None:
+        base = f"http://{_address(self.front)}"
+        lines = [
+            f"Tierway serves {base}/v1 ({', '.join(settings.models) or 'no models'}). Try:",
+            "",
+            f"  curl {base}/v1/chat/completions -H 'content-type: application/json' \\",
+            '    -d \'{"model": "auto", "messages": [{"role": "user", '
+            '"content": "What is the capital of France?"}]}\'',
+            "",
+        ]
+        for number, back in enumerate(self.backs, 1):
+            whose = f" (worker {number} of {len(self.backs)})" if len(self.backs) > 1 else ""
+            lines.append(f"Admin: http://{_address(back)}/admin/state, /metrics{whose}")
+        if self.admin_key:
+            lines.append(f"Admin key of this run: {self.admin_key}")
+        print("\n".join(lines), flush=True)
+
+
+def _serve_one(
+    settings: Settings | None,
+    environ: Mapping[str, str],
+    listening: _Listening,
+    place: Place | None = None,
+) -> int:
+    """One gateway in this process, which is a worker where it has a place."""
+    gateway = Gateway(settings, environ=environ, hooks=(RequestLog(),))
+    with asyncio.Runner(loop_factory=_loop_factory()) as loop:
+        return loop.run(_Runner(gateway, listening, place).run())
+
+
 class _Runner:
-    def __init__(self, gateway: Gateway, front: socket.socket, back: socket.socket) -> None:
-        self._gateway, self._front, self._back = gateway, front, back
-        self.admin_key = ""
+    def __init__(self, gateway: Gateway, listening: _Listening, place: Place | None) -> None:
+        self._gateway, self._listening, self._place = gateway, listening, place
         self._reloads: set[asyncio.Future[None]] = set()
 
     async def run(self) -> int:
@@ -100,13 +147,14 @@ class _Runner:
         try:
             main = _MainServer(_config(create_app(gateway=self._gateway)))
             side = _AdminServer(_config(self._gateway.admin_app, lifespan="off"))
-            serving = asyncio.create_task(side.serve(sockets=[self._back]))
+            back = self._listening.backs[self._place.number if self._place else 0]
+            serving = asyncio.create_task(side.serve(sockets=[back]))
             self._reload_on_hangup()
-            self._announce()
+            self._tell(main)
             gc.collect()
             gc.freeze()  # what start-up made lives to the end: no need to look at it again
             gc.set_threshold(*_GC_THRESHOLD)
-            await main.serve(sockets=[self._front])
+            await main.serve(sockets=[self._listening.front])
             side.should_exit = True
             await serving
         finally:
@@ -123,21 +171,19 @@ class _Runner:
         self._reloads.add(task)  # the loop itself holds tasks but weakly
         task.add_done_callback(self._reloads.discard)
 
-    def _announce(self) -> None:
-        base = f"http://{_address(self._front)}"
-        settings = self._gateway.parts.settings
-        lines = [
-            f"Tierway serves {base}/v1 ({', '.join(settings.models) or 'no models'}). Try:",
-            "",
-            f"  curl {base}/v1/chat/completions -H 'content-type: application/json' \\",
-            '    -d \'{"model": "auto", "messages": [{"role": "user", '
-            '"content": "What is the capital of France?"}]}\'',
-            "",
-            f"Admin: http://{_address(self._back)}/admin/state, /metrics",
-        ]
-        if self.admin_key:
-            lines.append(f"Admin key of this run: {self.admin_key}")
-        print("\n".join(lines), flush=True)
+    def _tell(self, main: uvicorn.Server) -> None:
+        """Says that it serves, and has a worker end with its parent."""
+        if self._place is None:
+            self._listening.announce(self._gateway.parts.settings)
+            return
+
+        def orphaned() -> None:
+            asyncio.get_running_loop().remove_reader(lifeline)
+            main.should_exit = True
+
+        lifeline = self._place.lifeline
+        asyncio.get_running_loop().add_reader(lifeline, orphaned)
+        self._place.ready()
 
 
 def _config(app: Any, *, lifespan: Literal["auto", "off"] = "auto") -> uvicorn.Config:
@@ -153,6 +199,12 @@ def _config(app: Any, *, lifespan: Literal["auto", "off"] = "auto") -> uvicorn.C
         server_header=False,
         date_header=False,
     )
+
+
+def _beside(address: tuple[str, int], number: int) -> tuple[str, int]:
+    """The address with a port so many further on; any free one where there is none."""
+    host, port = address
+    return host, port + number if 0 < port <= 65535 - number else 0
 
 
 def _listen(host: str, port: int) -> socket.socket:

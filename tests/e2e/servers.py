@@ -190,6 +190,7 @@ class GatewayProcess:
     url: str
     admin_url: str
     folder: Path
+    admin_urls: Sequence[str] = ()
 
     @property
     def errors(self) -> str:
@@ -220,10 +221,13 @@ def gateway(
     *,
     demo: bool = False,
     python: str = sys.executable,
+    workers: int = 1,
     **env: str,
 ) -> Iterator[GatewayProcess]:
     """Runs the command in `folder`; the test may stop it itself, else it must end well."""
     arguments = ["demo"] if demo else ["serve", "--config", "tierway.yaml"]
+    if workers > 1:
+        arguments += ["--workers", str(workers)]
     if config is not None:
         (folder / "tierway.yaml").write_text(json.dumps(config))
     command = [python, "-P", "-m", "tierway.middleware.cli", *arguments]
@@ -236,8 +240,8 @@ def gateway(
             env=environment(**{"TIERWAY_ADMIN_KEY": ADMIN_KEY, **env}),
         )
     try:
-        url, admin_url = _addresses(process, folder)
-        running = GatewayProcess(process, url, admin_url, folder)
+        url, *admin_urls = _addresses(process, folder, workers)
+        running = GatewayProcess(process, url, admin_urls[0], folder, admin_urls)
         yield running
         if process.poll() is None:
             assert running.stop() == 0, running.errors
@@ -247,14 +251,17 @@ def gateway(
             process.wait(_STOP_S)
 
 
-def _addresses(process: subprocess.Popen[bytes], folder: Path) -> tuple[str, str]:
-    """What the command printed: where the API and where the admin listener is."""
+def _addresses(process: subprocess.Popen[bytes], folder: Path, workers: int) -> list[str]:
+    """What the command printed: where the API is, and each worker's admin listener."""
 
     def printed() -> str:
         return (folder / "stdout").read_text()
 
-    eventually(lambda: "/metrics" in printed() or process.poll() is not None, within_s=_START_S)
-    assert "/metrics" in printed(), (folder / "stderr").read_text()
+    def ready() -> bool:
+        return printed().count("/metrics") == workers
+
+    eventually(lambda: ready() or process.poll() is not None, within_s=_START_S)
+    assert ready(), (folder / "stderr").read_text()
     found = list(dict.fromkeys(_ADDRESS.findall(printed())))
-    assert len(found) == 2, printed()
-    return found[0], found[1]
+    assert len(found) == 1 + workers, printed()
+    return found
