@@ -26,7 +26,7 @@ from functools import partial
 from typing import Any
 
 from tierway.bench.load import positive
-from tierway.policies.prefix_blocks import BLOCK_BYTES, prefix_blocks
+from tierway.policies.prefix_blocks import BLOCK_BYTES, prompt_prefix
 from tierway.policies.types import Ask, Call, Turn
 from tierway.router.prefixes import DEFAULT_BLOCKS, PrefixIndex
 
@@ -42,7 +42,7 @@ def hashing(rounds: int, draw: random.Random) -> dict[str, float]:
     for number in range(rounds):
         call = _call(f"{draw.getrandbits(4 * LONG_BYTES):0{LONG_BYTES}x}")
         began = time.thread_time_ns()
-        prefix_blocks(call, f"model-{number}")
+        prompt_prefix(call, f"model-{number}")
         found.append((time.thread_time_ns() - began) / 1e3)
     spread = _spread(found)
     return {**spread, "block": round(spread["p50"] / (LONG_BYTES // BLOCK_BYTES), 2)}
