@@ -61,7 +61,7 @@ from tierway.policies.protocols import (
     Upstream,
 )
 from tierway.policies.resilience import RetryBudget
-from tierway.policies.types import Model, Tier
+from tierway.policies.types import Model, Pace, Tier
 from tierway.router.balancer import Balancer, PolicyHolder
 from tierway.router.discover import ask_model
 from tierway.router.dispatch import Dispatcher
@@ -205,7 +205,12 @@ async def _assemble(
         poller = Poller(fleet, HttpProbe(transport), clock=clock)
         poller.start()
         stack.push_async_callback(poller.aclose)
-        telemetry = Telemetry(fleet, partial(_gpu_reader, transport), clock=clock)
+        telemetry = Telemetry(
+            fleet,
+            partial(_gpu_reader, transport),
+            clock=clock,
+            on_gpu=lambda spec: _promise(pace, catalog.paces([spec], tiers)),
+        )
         telemetry.start()
         stack.push_async_callback(telemetry.aclose)
     reload = Reloader(settings, environ, holder, router)
@@ -356,6 +361,11 @@ async def _shared_state(
     await shared.start()
     stack.push_async_callback(shared.aclose)
     return shared
+
+
+def _promise(pace: PaceLearner, known: Mapping[str, Pace]) -> None:
+    for replica, prior in known.items():
+        pace.promise(replica, prior)
 
 
 def _gpu_reader(transport: Transport, source: str) -> GpuReader:

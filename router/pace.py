@@ -90,6 +90,14 @@ class PaceLearner:
         learnt = self._of(replica)
         return learnt.ttft_error, learnt.tpot_error
 
+    def promise(self, replica: str, prior: Pace) -> None:
+        """What its GPU promises, told only now: where calls have taught something it is too
+        late."""
+        learnt = self._of(replica)
+        if learnt.answers == 0 and learnt.ttft_error == 0.0:
+            self._learnt[replica] = _Learnt(prior)
+            self._fleet.set_pace(replica, prior)
+
     def remove(self, replica: str) -> None:
         """Forgets a replica that is gone."""
         self._learnt.pop(replica, None)

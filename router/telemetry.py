@@ -10,7 +10,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Protocol
 from urllib.parse import urlsplit
 
@@ -74,7 +74,8 @@ class _Source:
 
 
 class Telemetry:
-    """`reader` makes the reader of a source, by its URL or the word `nvml`."""
+    """`reader` makes the reader of a source, by its URL or the word `nvml`. `on_gpu` hears of
+    replicas whose kind of GPU was left open, once it is known: as if it had been configured."""
 
     def __init__(
         self,
@@ -83,8 +84,10 @@ class Telemetry:
         *,
         clock: Clock,
         period_s: float = PERIOD_S,
+        on_gpu: Callable[[ReplicaSpec], None] | None = None,
     ) -> None:
         self._fleet, self._reader, self._clock = fleet, reader, clock
+        self._on_gpu = on_gpu
         self._period_s = period_s
         self._sources: dict[str, _Source] = {}
         self._problems: dict[str, str] = {}
@@ -136,12 +139,14 @@ class Telemetry:
     ) -> None:
         assert spec.telemetry is not None
         found, problem = choose(spec.telemetry, spec.gpus, spec.node, readings)
-        if problem:
-            _, known = self._fleet.facts(spec.id)
-            self._fleet.update_gpu(spec.id, GpuFacts(model=known.model))
-        else:
+        _, known = self._fleet.facts(spec.id)
+        facts = GpuFacts(model=known.model)
+        if found:
             slowed = any(throttling.slows(one) for one in found)
-            self._fleet.update_gpu(spec.id, together(found, slowed, asked_s))
+            facts = together(found, slowed, asked_s)
+        self._fleet.update_gpu(spec.id, facts)
+        if self._on_gpu is not None and not spec.gpu and facts.model != known.model:
+            self._on_gpu(replace(spec, gpu=facts.model))
         if problem != self._problems.get(spec.id, ""):
             self._problems[spec.id] = problem
             told = problem or "its GPUs are shown again"

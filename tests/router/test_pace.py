@@ -57,6 +57,16 @@ def test_a_replica_starts_with_what_its_gpu_promises() -> None:
     assert Rig(PRIOR).pace == PRIOR
 
 
+def test_what_a_gpu_promises_may_become_known_before_the_first_call_but_not_after() -> None:
+    rig, promised = Rig(PRIOR), replace(PRIOR, step_s=0.005)
+    rig.learner.promise("m@a:1", promised)
+    assert rig.pace == promised
+    rig.answer()
+    learnt = rig.pace
+    rig.learner.promise("m@a:1", PRIOR)
+    assert rig.pace == learnt
+
+
 @pytest.mark.parametrize("factor", [0.4, 1.0, 3.0])
 def test_the_true_pace_is_found_within_some_answers(factor: float) -> None:
     true = replace(

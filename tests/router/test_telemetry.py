@@ -55,7 +55,14 @@ class Rig:
             for at, source in enumerate(sources)
         ]
         self.fleet = Fleet(specs, clock=self.clock)
-        self.telemetry = Telemetry(self.fleet, self.pages, clock=self.clock, period_s=0.0)
+        self.heard: list[tuple[str, str]] = []
+        self.telemetry = Telemetry(
+            self.fleet,
+            self.pages,
+            clock=self.clock,
+            period_s=0.0,
+            on_gpu=lambda spec: self.heard.append((spec.id, spec.gpu)),
+        )
 
     def poll(self, page: str | None = None) -> list[Any]:
         self.pages.pages[NODE] = page
@@ -70,6 +77,13 @@ def test_one_page_serves_all_replicas_of_a_node() -> None:
     assert (first.gpu_temperature_celsius, second.gpu_temperature_celsius) == (60.0, 61.0)
     assert (first.gpu_facts_at_s, first.gpu) == (rig.clock(), "NVIDIA H100 80GB HBM3")
     assert (third.gpu_facts_at_s, third.gpu_temperature_celsius) == (None, None)
+
+
+def test_a_kind_of_gpu_that_was_left_open_is_told_once() -> None:
+    rig = Rig(GpuSource(NODE))
+    for _ in range(3):
+        rig.poll(gpu_page())
+    assert rig.heard == [("m@0", "NVIDIA H100 80GB HBM3")]
 
 
 def test_what_cannot_be_read_leaves_the_last_facts_to_age(
