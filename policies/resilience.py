@@ -63,7 +63,8 @@ class BreakerRules:
 
 
 class Window:
-    """Counts of calls and failures over the last `window_s` seconds, by the second."""
+    """Counts of calls and failures over the last `window_s` seconds, by the second. Its length
+    is the number of seconds that it holds."""
 
     __slots__ = ("_buckets", "_window_s")
 
@@ -75,6 +76,7 @@ class Window:
         """Counts one call."""
         second = int(now)
         if not self._buckets or self._buckets[-1][0] < second:
+            self._forget(now)  # nobody may ever ask for the totals
             self._buckets.append((second, [0, 0]))
         counts = self._buckets[-1][1]
         counts[0] += 1
@@ -82,13 +84,19 @@ class Window:
 
     def totals(self, now: float) -> tuple[int, int]:
         """(calls, failures) that are not too old."""
-        while self._buckets and self._buckets[0][0] <= now - self._window_s - 1.0:
-            self._buckets.popleft()
+        self._forget(now)
         calls = sum(counts[0] for _, counts in self._buckets)
         return calls, sum(counts[1] for _, counts in self._buckets)
 
     def clear(self) -> None:
         self._buckets.clear()
+
+    def __len__(self) -> int:
+        return len(self._buckets)
+
+    def _forget(self, now: float) -> None:
+        while self._buckets and self._buckets[0][0] <= now - self._window_s - 1.0:
+            self._buckets.popleft()
 
 
 class Breaker:

@@ -12,6 +12,7 @@ from tierway.policies.resilience import (
     BreakerRules,
     RetryBudget,
     Verdict,
+    Window,
     may_open,
     verdict,
 )
@@ -217,3 +218,12 @@ def test_the_retry_budget_is_a_floor_and_a_share_of_the_last_ten_seconds() -> No
 
 def test_a_budget_of_nothing_allows_no_retry() -> None:
     assert not RetryBudget(share=0.0, floor_per_s=0.0).take(1.0)
+
+
+def test_a_window_that_nobody_reads_holds_no_more_than_its_seconds() -> None:
+    """A replica that never fails, a fleet that never retries: nobody asks for the totals."""
+    window = Window(30.0)
+    for second in range(10_000):
+        window.add(float(second))
+        assert len(window) <= 32
+    assert window.totals(9_999.0) == (31, 0)
