@@ -27,7 +27,8 @@ meet on one replica.
 
 `speed` is the operator's weight, halved towards a GPU's limit of temperature or while it says
 that it throttles; lasting slowness shows in the pace. Facts older than `fresh_s` are unknown:
-KV use is then taken from the gateways' own counts, requests of others as none.
+KV use is then taken from the gateways' own counts where the room is known, and else, like
+requests of others, as with the other replicas on average.
 """
 
 from __future__ import annotations
@@ -140,7 +141,7 @@ class LlmPolicy:
         tokens, shared = ask.prompt_tokens, min(ask.common_tokens, ask.prompt_tokens)
         cached_by, spread = ask.cached, 1.0 + self.spread
         prices = []
-        for view, more in zip(views, unseen, strict=True):
+        for view, more, over in zip(views, unseen, self._kv_overs(ask, views), strict=True):
             first_s, queue_s, own_s, kv_s, step = forecast_parts(ask, view, more)
             slow = 1.0 if _as_paced(view) else _slowness(ask, view)
             even_step = even * step * slow
@@ -150,7 +151,7 @@ class LlmPolicy:
             wait_s = (first_s + queue_s + kv_s) * slow
             prompt_s = own_s * slow + (surcharge_s * private if private > 0 else 0.0)
             decode_s = even_step * load
-            full_s = self.kv_full_s * self._kv_over(ask, view)
+            full_s = self.kv_full_s * over
             recent_s = self.recent_weight * _recent_s(ask, view) if view.recent_s > 0.0 else 0.0
             cost_s = wait_s + prompt_s + decode_s + full_s + recent_s
             parts = (wait_s, prompt_s, decode_s, full_s, recent_s)
@@ -170,9 +171,18 @@ class LlmPolicy:
     def _fresh(self, ask: BalanceAsk, view: ReplicaView) -> bool:
         return view.facts_at_s is not None and ask.now_s - view.facts_at_s <= self.fresh_s
 
-    def _kv_over(self, ask: BalanceAsk, view: ReplicaView) -> float:
+    def _kv_overs(self, ask: BalanceAsk, views: Sequence[ReplicaView]) -> list[float]:
+        """By replica; silence is taken for what the others have, and not for room."""
+        overs = [self._kv_over(ask, view) for view in views]
+        known = [over for over in overs if over is not None]
+        if len(known) == len(overs):
+            return known
+        mean = sum(known) / len(known) if known else 0.0
+        return [mean if over is None else over for over in overs]
+
+    def _kv_over(self, ask: BalanceAsk, view: ReplicaView) -> float | None:
         """How far the share of KV memory in use, with what is still to be read and this call, is
-        above the limit."""
+        above the limit; None where nothing tells it."""
         capacity = view.kv_capacity_tokens
         if view.kv_usage is not None and self._fresh(ask, view):
             own = max(0, ask.prompt_tokens - ask.cached.get(view.id, 0))
@@ -181,7 +191,7 @@ class LlmPolicy:
         elif capacity:
             use = (view.context_tokens + ask.prompt_tokens) / capacity
         else:
-            return 0.0
+            return None
         return max(0.0, min(use, 2.0) - _KV_FULL)
 
 

@@ -98,8 +98,16 @@ def test_silence_does_not_look_like_idleness() -> None:
 
 def test_a_full_engine_gets_less_when_it_says_so() -> None:
     full = view("full", kv_usage=0.99, facts_at_s=-0.5)
-    assert set(picks([full, view("b")], ask())) == {"b"}
-    assert set(picks([replace(full, facts_at_s=-60.0), view("b")], ask())) == {"b", "full"}
+    roomy = view("b", kv_usage=0.2, facts_at_s=-0.5)
+    assert set(picks([full, roomy], ask())) == {"b"}
+    assert set(picks([replace(full, facts_at_s=-60.0), roomy], ask())) == {"b", "full"}
+
+
+def test_silence_does_not_look_like_room() -> None:
+    """Where all are full, the one whose engine tells nothing is not taken for empty."""
+    full = [view(f"r{n}", kv_usage=0.99, facts_at_s=-0.5) for n in range(3)]
+    for silent in (view("silent"), view("silent", kv_usage=0.0, facts_at_s=-60.0)):
+        assert picks([*full, silent], ask(), 200)["silent"] < 2 * 200 / 4
 
 
 def test_heat_throttling_and_a_low_weight_count_as_slowness() -> None:
