@@ -34,26 +34,28 @@ def test_gpus_and_engines_are_seen_in_the_state_and_in_the_metrics() -> None:
         engines = [engine(seed) for seed in range(2)]
         urls = [f"http://127.0.0.1:{await one.start('127.0.0.1', 0)}" for one in engines]
         page = gpu_page(2, temp=[61, 88], util=[40, 99], used=[20_000, 30_000])
-        async with exporter({b"/metrics": (200, page.encode())}) as (url, asked):
-            async with stand(models=with_gpus(url, urls)) as there:
-                seen = await until(
-                    lambda: (
-                        all(one["gpu_facts_age_s"] is not None for one in there.replicas)
-                        and all(one["facts_age_s"] is not None for one in there.replicas)
-                    )
+        async with (
+            exporter({b"/metrics": (200, page.encode())}) as (url, asked),
+            stand(models=with_gpus(url, urls)) as there,
+        ):
+            seen = await until(
+                lambda: (
+                    all(one["gpu_facts_age_s"] is not None for one in there.replicas)
+                    and all(one["facts_age_s"] is not None for one in there.replicas)
                 )
-                assert seen
-                first, second = there.replicas
-                assert asked == [b"/metrics"]
-                assert (first["gpu_temperature_celsius"], first["gpu_utilisation"]) == (61, 0.4)
-                assert (second["gpu_temperature_celsius"], second["gpu_throttled"]) == (88, False)
-                assert second["gpu_memory_used_bytes"] == 30_000 << 20
-                assert first["gpu"] == "NVIDIA H100 80GB HBM3"
-                assert first["gpu_power_watts"] == 612.5
-                assert first["kv_capacity_tokens"] > 10_000
-                text = await scraped(there)
-                for name in SERIES:
-                    assert len(re.findall(rf"^tierway_replica_{name}{{.*}} ", text, re.M)) == 2
+            )
+            assert seen
+            first, second = there.replicas
+            assert asked == [b"/metrics"]
+            assert (first["gpu_temperature_celsius"], first["gpu_utilisation"]) == (61, 0.4)
+            assert (second["gpu_temperature_celsius"], second["gpu_throttled"]) == (88, False)
+            assert second["gpu_memory_used_bytes"] == 30_000 << 20
+            assert first["gpu"] == "NVIDIA H100 80GB HBM3"
+            assert first["gpu_power_watts"] == 612.5
+            assert first["kv_capacity_tokens"] > 10_000
+            text = await scraped(there)
+            for name in SERIES:
+                assert len(re.findall(rf"^tierway_replica_{name}{{.*}} ", text, re.M)) == 2
         for one in engines:
             await one.aclose()
 
