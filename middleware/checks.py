@@ -12,7 +12,6 @@ from tierway.cache.redis_link import parse_address as redis_address
 from tierway.cache.sealing import read_key
 from tierway.middleware.config_source import ADMIN_KEY, env_names
 from tierway.middleware.config_text import Fault, Key, dotted
-from tierway.middleware.gaps import not_served
 from tierway.middleware.settings import (
     CacheSettings,
     EmbedderSettings,
@@ -182,7 +181,7 @@ def _named_policy_faults(
                 key = named.removeprefix("options.").partition(" = ")[0]
                 place = (*path[:-1], where, key)
                 yield Fault(place, text, options.get(key))
-    elif not tree.plugins and policy not in not_served(path):
+    elif not tree.plugins:
         close = difflib.get_close_matches(policy, POLICIES, 1, 0.5)
         nearest = f"; did you mean {close[0]!r}?" if close else ""
         yield Fault(path, f"must be one of {', '.join(POLICIES)}{nearest}", policy)

@@ -15,7 +15,8 @@ from tierway.middleware.config import Settings
 from tierway.middleware.parts import Parts
 from tierway.middleware.wire import PATHS
 from tierway.policies.errors import ConfigError, GatewayError
-from tierway.policies.types import Call, TierDecision, Trace
+from tierway.policies.types import Call, Ranking, TierDecision, Trace
+from tierway.router.balancer import Choice
 
 _PATH = "/v1/chat/completions"
 
@@ -33,6 +34,7 @@ async def explain(parts: Parts, raw: bytes, *, path: str = _PATH) -> dict[str, A
     )
     hit = await parts.pipeline.would_hit(call, trace)
     decision = parts.router.decide(call, parts.router.resolve(call), None)
+    choice = _choice(parts, call, decision)
     return {
         "cache": {
             "result": trace.cache,
@@ -50,18 +52,28 @@ async def explain(parts: Parts, raw: bytes, *, path: str = _PATH) -> dict[str, A
             {"tier": step.tier, "models": [model.name for model in step.models]}
             for step in decision.plan
         ],
-        "replicas": _replicas(parts, call, decision),
-        "policy_version": parts.holder.current.version,
+        "replicas": _replicas(choice.ranking),
+        "policy": choice.ranking.policy,
+        "policy_version": choice.policy_version,
+        "shadow": _shadow(choice),
     }
 
 
-def _replicas(parts: Parts, call: Call, decision: TierDecision) -> list[dict[str, Any]]:
-    """The ranking of the chosen tier's replicas, as the balancer makes it now."""
+def _choice(parts: Parts, call: Call, decision: TierDecision) -> Choice:
+    """The choice among the chosen tier's replicas, as the balancer makes it now."""
     models = decision.plan[0].models
     balancer = parts.dispatcher.balancer
     look = balancer.look(call, models[0])
     names = [model.name for model in models]
-    ranking = balancer.rank(decision.tier, names, look).ranking
+    return balancer.rank(decision.tier, names, look)
+
+
+def _shadow(choice: Choice) -> dict[str, str] | None:
+    shadowed = choice.shadowed
+    return {"policy": shadowed.policy, "replica": shadowed.replica} if shadowed else None
+
+
+def _replicas(ranking: Ranking) -> list[dict[str, Any]]:
     chosen = [
         {
             "replica": candidate.replica,
@@ -89,6 +101,8 @@ def as_text(found: dict[str, Any]) -> str:
     for item in found["replicas"]:
         fate = f"score {item['score']:.3f}" if "score" in item else item["excluded"]
         lines.append(f"replica   {item['replica']}: {fate}")
+    if found["shadow"]:
+        lines.append(f"shadow    {found['shadow']['policy']}: {found['shadow']['replica']}")
     return "\n".join(lines)
 
 

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import astuple, dataclass
+from dataclasses import dataclass
 
 from tierway.policies.protocols import BalancePolicy
 from tierway.policies.types import BalanceAsk, Candidate, Ranking, ReplicaView
@@ -67,9 +67,11 @@ def ranking_fault(ranking: object, ask: BalanceAsk, views: Sequence[ReplicaView]
 
 
 def _candidate_fault(candidate: Candidate) -> str | None:
-    numbers = [candidate.score, candidate.ttft_s, candidate.tpot_s, *candidate.reasons.values()]
-    numbers += [] if candidate.cost is None else astuple(candidate.cost)
-    if not all(math.isfinite(number) for number in numbers):
+    cost, total = candidate.cost, candidate.score + candidate.ttft_s + candidate.tpot_s
+    if cost is not None:
+        total += cost.base_s + cost.request_s + cost.prefill_token_s + cost.output_token_s
+    # Not finite where one of them is not; text among them raises, which is a fault as well.
+    if not math.isfinite(total + sum(candidate.reasons.values())):
         return f"a number of {candidate.replica} is not finite"
     if candidate.ttft_s < 0 or candidate.tpot_s < 0:
         return f"a predicted time of {candidate.replica} is negative"

@@ -92,6 +92,21 @@ def test_the_best_replica_comes_first_and_one_that_is_out_says_why() -> None:
     assert second == {"replica": "m@a:1", "excluded": "draining"}
 
 
+def test_a_shadow_says_what_it_would_choose_and_is_not_counted() -> None:
+    seen: list[Parts] = []
+
+    def shadowed(parts: Parts) -> None:
+        parts.holder.current = parts.holder.current.with_shadow("small", "consistent_hash")
+        seen.append(parts)
+
+    assert explained(body())["shadow"] is None
+    found = explained(body(), shadowed)
+    assert (found["policy"], found["shadow"]["policy"]) == ("least_request", "consistent_hash")
+    assert found["shadow"]["replica"] in ("m@a:1", "m@b:1")
+    assert f"shadow    consistent_hash: {found['shadow']['replica']}" in as_text(found)
+    assert seen[0].dispatcher.balancer.shadows.counts == {}
+
+
 def test_controls_and_limits_are_followed() -> None:
     pinned = explained(body(model="large"))
     assert (pinned["tier"], pinned["reason"], pinned["probabilities"]) == ("large", "pinned", {})

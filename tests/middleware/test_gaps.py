@@ -11,6 +11,7 @@ from pydantic import BaseModel
 from tierway.middleware.config import Settings
 from tierway.middleware.gaps import GAPS
 from tierway.middleware.settings import SettingsTree
+from tierway.policies.registry import POLICIES
 
 ROOT = Path(__file__).parents[2]
 
@@ -95,6 +96,12 @@ def test_every_key_is_documented_and_no_other() -> None:
     text = (ROOT / "docs" / "configuration.md").read_text()
     told = {line.split("`")[1] for line in text.splitlines() if line.startswith("| `")}
     assert told == set(keys_of(SettingsTree))
+
+
+def test_every_policy_is_named_where_it_may_be_given() -> None:
+    text = (ROOT / "docs" / "configuration.md").read_text()
+    (row,) = [line for line in text.splitlines() if line.startswith("| `tiers.NAME.policy` |")]
+    assert set(row.split("|")[3].strip().split(", ")) == set(POLICIES)
 
 
 @pytest.mark.parametrize("gap", GAPS, ids=lambda gap: gap.path)
