@@ -8,6 +8,7 @@ lease teaches the learners: see `Learner`.
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Protocol
@@ -41,6 +42,8 @@ from tierway.router.prefixes import Match
 from tierway.router.ratio import TokenRatios
 from tierway.router.shadows import Shadowed, Shadows
 from tierway.router.shared import MemoryState
+
+logger = logging.getLogger(__name__)
 
 _OUTPUT_TOKENS = 256
 _NO_MATCH = Match({})
@@ -114,13 +117,19 @@ class Placed:
 
     def on_first_token(self, lease: Lease, now: float) -> None:
         for learner in self.learners:
-            learner.on_first_token(self, lease, now)
+            try:
+                learner.on_first_token(self, lease, now)
+            except Exception:  # border: no request fails of what is learnt from it
+                logger.exception("a learner failed: %s", type(learner).__name__)
 
     def on_end(
         self, lease: Lease, now: float, error: BaseException | None, usage: Usage | None
     ) -> None:
         for learner in self.learners:
-            learner.on_end(self, lease, now, error, usage)
+            try:
+                learner.on_end(self, lease, now, error, usage)
+            except Exception:  # border: as above
+                logger.exception("a learner failed: %s", type(learner).__name__)
 
 
 @dataclass(frozen=True, slots=True)
