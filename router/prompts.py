@@ -35,5 +35,8 @@ class PromptLearner:
         look = placed.look
         if look.prompt_bytes:
             self._ratios.learn(placed.view.model, look.kind, look.prompt_bytes, usage.input_tokens)
-        held = min(placed.held_tokens, usage.input_tokens - 1)
-        self._prefixes.correct(lease.replica, held, reported_cached(usage))
+        held, reported = min(placed.held_tokens, usage.input_tokens - 1), reported_cached(usage)
+        # What is held may be a prompt that was itself waiting to be read, as when many ask about
+        # one new document at once: then less was there than will be, and nothing was lost.
+        if (reported or 0) >= held or placed.view.prefill_tokens <= 0:
+            self._prefixes.correct(lease.replica, held, reported)

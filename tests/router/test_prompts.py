@@ -257,3 +257,22 @@ def test_embeddings_pass_without_blocks() -> None:
     call = replace(make_call(), wire="embeddings", body=body)
     assert stand.look(call).blocks == ()
     assert stand.serve(call, usage(10)) in "ab"
+
+
+def test_many_that_ask_about_one_new_document_at_once_are_no_lost_cache() -> None:
+    """None of them finds what the first of them has only begun to read."""
+    stand = Stand(size=1)
+    before = chat(("user", "Another conversation. " + SYSTEM))
+    stand.serve(before, usage(900, 0))
+    held = stand.cached(before)
+    calls = [chat(("system", "A document. " + SYSTEM), ("user", f"Q {n}")) for n in range(8)]
+    leases = [stand.take(call) for call in calls]
+    for lease in leases:
+        lease.first_token()
+    for lease in leases:
+        lease.finish(None, usage(lease.work.prompt_tokens, 0))
+    assert stand.cached(before) == held
+    assert stand.cached(calls[0])["a"] > 500
+    for call in calls[:5]:  # but what was read long ago and is not there any more is lost
+        stand.serve(call, usage(900, 0))
+    assert stand.cached(before) == {}
