@@ -274,9 +274,10 @@ class Fleet:
             replica.unseen = (replica.unseen[1], float(unseen))
 
     def update_load(self, replica_id: str, report: LoadReport) -> None:
-        """What the engine told in the head of an answer."""
-        replica = self._replicas[replica_id]
-        replica.facts, replica.view = replica.facts.reported(report, self.clock()), None
+        """What the engine told in the head of an answer, which may outlive its replica."""
+        replica = self._replicas.get(replica_id)
+        if replica is not None:
+            replica.facts, replica.view = replica.facts.reported(report, self.clock()), None
 
     def update_gpu(self, replica_id: str, facts: GpuFacts) -> None:
         replica = self._replicas[replica_id]

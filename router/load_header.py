@@ -8,7 +8,6 @@ news for free, between two polls.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping
 from typing import Any
 
@@ -23,6 +22,7 @@ _PREFIX = "named_metrics."
 _WAITING = ("num_requests_waiting",)
 _KV_USAGE = ("kv_cache_usage_perc", "gpu_cache_usage_perc")
 _MOST_BYTES = 4096
+_MOST = 1e9
 
 
 def load_report(headers: Headers) -> LoadReport | None:
@@ -66,7 +66,7 @@ def _from_json(text: bytes) -> Mapping[str, Any]:
 
 
 def _number(metrics: Mapping[str, Any], names: tuple[str, ...]) -> float | None:
-    """The first of these that is there, when it is a number of at least 0."""
+    """The first of these that is there, when it is a number that may be meant."""
     found = next((metrics[name] for name in names if name in metrics), None)
     if isinstance(found, bool) or not isinstance(found, str | int | float):
         return None
@@ -74,4 +74,4 @@ def _number(metrics: Mapping[str, Any], names: tuple[str, ...]) -> float | None:
         value = float(found)
     except ValueError:
         return None
-    return value if math.isfinite(value) and value >= 0.0 else None
+    return value if 0.0 <= value <= _MOST else None

@@ -69,6 +69,12 @@ def test_a_view_shows_what_engine_and_gpus_told_each_with_its_time() -> None:
     assert view.gpu_temperature_celsius == 71.0
 
 
+def test_an_answer_may_come_from_a_replica_that_is_gone() -> None:
+    fleet, _ = made()
+    fleet.update_load("m@gone:1", LoadReport(waiting=1))
+    assert fleet.view("m@h:1").waiting is None
+
+
 def test_the_configured_name_of_a_gpu_goes_before_the_one_it_tells() -> None:
     clock = FakeClock()
     fleet = Fleet([ReplicaSpec("m@h:1", "m", "small", "http://h:1", gpu="l40s")], clock=clock)

@@ -47,6 +47,8 @@ def test_without_the_header_there_is_no_report() -> None:
         b"TEXT named_metrics.num_requests_waiting=NaN",
         b"TEXT named_metrics.num_requests_waiting=-1",
         b"TEXT named_metrics.num_requests_waiting=1e999",
+        b"TEXT named_metrics.num_requests_waiting=1e30",
+        b"TEXT named_metrics.num_requests_waiting=inf",
         b"TEXT named_metrics.kv_cache_usage_perc=37",
         b"TEXT named_metrics.kv_cache_usage_perc",
         b"BIN AAAA",
