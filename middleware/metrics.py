@@ -12,12 +12,13 @@ from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
-from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
+from prometheus_client.core import CounterMetricFamily, Metric
 from prometheus_client.registry import Collector
 
+from tierway.middleware.fleet_metrics import FleetCollector
 from tierway.middleware.tally import Prices, bounded, dollars
 from tierway.policies.protocols import Clock
-from tierway.policies.types import FRESH_S, GPU_FRESH_S, ReplicaView, StateStatus, Trace
+from tierway.policies.types import ReplicaView, StateStatus, Trace
 
 _TTFT = (0.001, 0.005, 0.01, 0.02, 0.04, 0.06, 0.08, 0.1, 0.25, 0.5, 0.75, 1, 2.5, 5, 7.5, 10, 20,
          40, 80, 160, 640, 2560)  # fmt: skip
@@ -27,7 +28,6 @@ _REQUEST = (0.005, 0.05, 0.3, 0.5, 0.8, 1, 1.5, 2, 2.5, 5, 10, 15, 20, 30, 40, 5
 _STAGE = (0.00005, 0.0001, 0.00025, 0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25,
           0.5, 1)  # fmt: skip
 _COSINE = (0.5, 0.6, 0.7, 0.75, 0.8, 0.85, 0.9, 0.925, 0.95, 0.97, 0.98, 0.99, 1)
-_BREAKER = {"closed": 0, "half-open": 1, "open": 2}
 _CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 
 
@@ -70,7 +70,7 @@ class Metrics:
         state.set_function(lambda: float(shared().ok))
         gateways = Gauge("tierway_state_gateways", "Gateways that share.", registry=registry)
         gateways.set_function(lambda: shared().gateways)
-        registry.register(_FleetCollector(views, breakers, clock))
+        registry.register(FleetCollector(views, breakers, clock))
         for collector in (_ShadowCollector(shadow), *collectors):
             registry.register(collector)
 
@@ -170,55 +170,6 @@ class Metrics:
             self._child(self._tpot, trace.tier).observe(per_token)
 
 
-class _FleetCollector(Collector):
-    """Series of the replicas there are. Facts too old to be known have none: a gap says so."""
-
-    def __init__(
-        self,
-        views: Callable[[], Iterable[ReplicaView]],
-        breakers: Callable[[], Mapping[str, str]],
-        clock: Clock,
-    ) -> None:
-        self._views, self._breakers, self._clock = views, breakers, clock
-
-    def collect(self) -> Iterable[Metric]:
-        now_s, views = self._clock(), list(self._views())
-        told = [view for view in views if _fresh(view.facts_at_s, now_s, FRESH_S)]
-        seen = [view for view in views if _fresh(view.gpu_facts_at_s, now_s, GPU_FRESH_S)]
-        yield _gauge("replica_inflight", "Requests in flight.", views, lambda v: v.inflight)
-        yield _gauge(
-            "replica_waiting", "Requests in the engine's queue.", told, lambda v: v.waiting
-        )
-        yield _gauge("replica_kv_usage", "KV cache in use, 0 to 1.", told, lambda v: v.kv_usage)
-        yield _gauge(
-            "replica_gpu_utilisation", "GPU in use, 0 to 1.", seen, lambda v: v.gpu_utilisation
-        )
-        yield _gauge(
-            "replica_gpu_memory_used_bytes",
-            "Memory in use of the fullest GPU.",
-            seen,
-            lambda v: v.gpu_memory_used_bytes,
-        )
-        yield _gauge(
-            "replica_gpu_temperature_celsius",
-            "Temperature of the hottest GPU.",
-            seen,
-            lambda v: v.gpu_temperature_celsius,
-        )
-        breaker = GaugeMetricFamily(
-            "tierway_breaker_state",
-            "Circuit breaker: 0 closed, 1 half-open, 2 open.",
-            labels=("replica",),
-        )
-        for replica, state in self._breakers().items():
-            breaker.add_metric((replica,), _BREAKER[state])
-        yield breaker
-
-
-def _fresh(at_s: float | None, now_s: float, most_s: float) -> bool:
-    return at_s is not None and now_s - at_s <= most_s
-
-
 class _ShadowCollector(Collector):
     """How shadow samples compared, where they are taken."""
 
@@ -234,17 +185,3 @@ class _ShadowCollector(Collector):
         for result, count in self._counts().items():
             family.add_metric((result,), count)
         yield family
-
-
-def _gauge(
-    name: str,
-    text: str,
-    views: list[ReplicaView],
-    value: Callable[[ReplicaView], float | None],
-) -> GaugeMetricFamily:
-    family = GaugeMetricFamily(f"tierway_{name}", text, labels=("tier", "replica"))
-    for view in views:
-        found = value(view)
-        if found is not None:
-            family.add_metric((view.tier, view.id), found)
-    return family

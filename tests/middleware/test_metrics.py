@@ -136,6 +136,8 @@ def test_a_scrape_reads_the_fleet_as_it_is() -> None:
         f"replica_gpu_utilisation{where}": 0.9,
         f"replica_gpu_memory_used_bytes{where}": 1 << 30,
         f"replica_gpu_temperature_celsius{where}": 61.0,
+        f"replica_gpu_throttled{where}": 0,
+        f"replica_facts_age_seconds{where}": 1.0,
         "breaker_state{replica=m@a:1}": 0,
     }
     assert expected.items() <= found.items()
@@ -155,8 +157,8 @@ def test_facts_that_are_too_old_leave_a_gap() -> None:
     assert (f"replica_waiting{where}" in found, f"replica_kv_usage{where}" in found) == (0, 0)
     assert found[f"replica_gpu_temperature_celsius{where}"] == 61.0
     rig.now = 95.0 + GPU_FRESH_S + 1
-    names = [name for name in rig.count() if name.startswith("replica_")]
-    assert names == [f"replica_inflight{where}"]
+    names = {name for name in rig.count() if name.startswith("replica_")}
+    assert names == {f"replica_inflight{where}", f"replica_facts_age_seconds{where}"}
 
 
 def test_two_gateways_of_a_process_do_not_share_counts() -> None:
