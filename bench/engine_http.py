@@ -46,6 +46,8 @@ class Reply:
         self.keep_alive = request.keep_alive
         self.started = False
         self.over = False
+        self.more: Callable[[], Sequence[tuple[bytes, bytes]]] = tuple
+        """Further headers of a good answer, asked for when its head is written."""
 
     def send(
         self,
@@ -56,14 +58,16 @@ class Reply:
         headers: Sequence[tuple[bytes, bytes]] = (),
     ) -> None:
         length = (b"content-length", b"%d" % len(body))
-        self._write(_head(status, content_type, [length, *headers]) + body)
+        more = self.more() if status == 200 else ()
+        self._write(_head(status, content_type, [length, *headers, *more]) + body)
         self.started = self.over = True
 
     def start(self, content_type: bytes) -> None:
         """Begins a body whose length is not known; to a HTTP/1.0 client its end is the close."""
         self.keep_alive = self.keep_alive and self._chunked
         extra = [(b"transfer-encoding", b"chunked")] if self._chunked else []
-        self._write(_head(200, content_type, [*extra, (b"cache-control", b"no-cache")]))
+        extra += [(b"cache-control", b"no-cache"), *self.more()]
+        self._write(_head(200, content_type, extra))
         self.started = True
 
     def write(self, data: bytes) -> None:

@@ -7,11 +7,14 @@ fill. Counters follow the engine's totals when they are read; histograms are fed
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import TypeVar
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
 
 from tierway.bench.engine import Engine, Job
-from tierway.bench.profiles import BLOCK_TOKENS
+from tierway.bench.engine_metrics_config import CACHE_CONFIG
+
+_Metric = TypeVar("_Metric", Gauge, Counter)
 
 _TTFT = (
     0.001, 0.005, 0.01, 0.02, 0.04, 0.06, 0.08, 0.1, 0.25, 0.5, 0.75, 1, 2.5, 5, 7.5, 10, 20,
@@ -25,6 +28,9 @@ _REQUEST = (
 )  # fmt: skip
 _TOKENS = (1, 2, 5, 10, 20, 50, 100, 200, 500, 1000, 2000, 5000, 10_000, 20_000)
 _STEP_TOKENS = (1, 8, 16, 32, 64, 128, 256, 512, 1024, 2048, 4096, 8192, 16_384)
+_REASONS = ("stop", "length", "abort", "error", "repetition")
+_SOURCES = ("local_compute", "local_cache_hit", "external_kv_transfer")
+_TIERS = ("device", "host", "p2p", "disk", "external_unspecified")
 
 
 class EngineMetrics:
@@ -61,6 +67,9 @@ class EngineMetrics:
         self._follow("prompt_tokens", totals.prompt_tokens)
         self._follow("generation_tokens", totals.generation_tokens)
         self._follow("preemptions", totals.preemptions)
+        self._follow("source:local_cache_hit", totals.prefix_hits)
+        self._follow("source:local_compute", totals.computed_prompt_tokens)
+        self._follow("cached:device", totals.prefix_hits)
         for reason, count in totals.finished.items():
             self._follow(f"success:{reason}", count)
         return generate_latest(self._registry)
@@ -68,20 +77,32 @@ class EngineMetrics:
     def _make_gauges(self) -> None:
         self._running = self._gauge("num_requests_running", "Requests in execution batches.")
         self._waiting = self._gauge("num_requests_waiting", "Requests waiting to be processed.")
-        by_reason = "num_requests_waiting_by_reason"
-        text = "Waiting requests by reason."
-        self._waiting_capacity = self._gauge(by_reason, text, reason="capacity")
         self._kv_usage = self._gauge("kv_cache_usage_perc", "KV-cache usage, 1 is full.")
-        state = self._gauge("engine_sleep_state", "1 means awake.", sleep_state="awake")
-        state.set(1)
-        config = {
-            "block_size": str(BLOCK_TOKENS),
-            "cache_dtype": "auto",
-            "enable_prefix_caching": "True",
-            "gpu_memory_utilization": "0.92",
-            "num_gpu_blocks": str(self._engine.profile.blocks),
+        text = "Waiting requests by reason."
+        by_reason = self._family(
+            Gauge, "num_requests_waiting_by_reason", text, "reason", ("capacity", "deferred")
+        )
+        self._waiting_capacity = by_reason["capacity"]
+        text = "1 for the state that the engine is in."
+        states = ("awake", "weights_offloaded", "discard_all")
+        self._family(Gauge, "engine_sleep_state", text, "sleep_state", states)["awake"].set(1)
+        config = {**self._labels, **CACHE_CONFIG, **self._sizes()}
+        # Of all series this one carries no name of the model.
+        del config["model_name"]
+        text = "Information of the cache config."
+        made = Gauge("vllm:cache_config_info", text, list(config), registry=self._registry)
+        made.labels(**config).set(1)
+
+    def _sizes(self) -> dict[str, str]:
+        profile = self._engine.profile
+        longest = profile.kv_capacity_tokens / profile.max_model_len
+        return {
+            "block_size": str(profile.block_tokens),
+            "effective_attention_block_size": str(profile.block_tokens),
+            "kv_cache_max_concurrency": f"{longest}",
+            "kv_cache_size_tokens": str(profile.kv_capacity_tokens),
+            "num_gpu_blocks": str(profile.blocks),
         }
-        self._gauge("cache_config_info", "Information of the cache config.", **config).set(1)
 
     def _make_counters(self) -> None:
         self._counters = {
@@ -92,12 +113,14 @@ class EngineMetrics:
             "generation_tokens": self._counter("generation_tokens", "Tokens generated."),
             "preemptions": self._counter("num_preemptions", "Preemptions."),
         }
-        labels = [*self._labels, "finished_reason"]
-        family = Counter("vllm:request_success", "Requests ended.", labels, registry=self._registry)
-        for reason in ("stop", "length", "abort", "error", "repetition"):
-            self._counters[f"success:{reason}"] = family.labels(
-                **self._labels, finished_reason=reason
-            )
+        families = (
+            ("success", "request_success", "finished_reason", _REASONS),
+            ("source", "prompt_tokens_by_source", "source", _SOURCES),
+            ("cached", "prompt_tokens_cached_by_source", "source", _TIERS),
+        )
+        for short, name, label, values in families:
+            made = self._family(Counter, name, f"Counts by {label}.", label, values)
+            self._counters |= {f"{short}:{value}": counter for value, counter in made.items()}
 
     def _make_histograms(self) -> None:
         make = self._histogram
@@ -131,10 +154,17 @@ class EngineMetrics:
         counter.inc(total - self._seen.get(name, 0.0))
         self._seen[name] = total
 
-    def _gauge(self, name: str, text: str, **extra: str) -> Gauge:
-        labels = {**self._labels, **extra}
-        made = Gauge(f"vllm:{name}", text, list(labels), registry=self._registry)
-        return made.labels(**labels)
+    def _gauge(self, name: str, text: str) -> Gauge:
+        made = Gauge(f"vllm:{name}", text, list(self._labels), registry=self._registry)
+        return made.labels(**self._labels)
+
+    def _family(
+        self, kind: type[_Metric], name: str, text: str, label: str, values: Sequence[str]
+    ) -> dict[str, _Metric]:
+        """One metric for each value of a label of its own."""
+        labels = [*self._labels, label]
+        made = kind(f"vllm:{name}", text, labels, registry=self._registry)
+        return {value: made.labels(**self._labels, **{label: value}) for value in values}
 
     def _counter(self, name: str, text: str) -> Counter:
         made = Counter(f"vllm:{name}", text, list(self._labels), registry=self._registry)

@@ -1,11 +1,13 @@
 """A simulated engine behind HTTP: OpenAI's wire, vLLM's metrics, a switch for faults.
 
     POST /v1/chat/completions, /v1/completions, /v1/embeddings
-    GET  /v1/models, /health, /version, /metrics
+    GET  /v1/models, /health, /version, /load, /metrics
+    GET  /gpu/metrics          its GPUs, as dcgm-exporter shows them
     GET, PUT /faults
 
 It answers at the pace of its profile, divided by `speed`. Text, lengths and vectors follow
-from the prompt and the seed alone.
+from the prompt and the seed alone. A request with `endpoint-load-metrics-format` gets the load
+in a header of its answer, as vLLM writes it.
 """
 
 from __future__ import annotations
@@ -22,7 +24,9 @@ from tierway.bench.engine import Engine, Job, Work
 from tierway.bench.engine_chunks import Chunks, ToolCall, error_body
 from tierway.bench.engine_embeddings import as_base64, embed
 from tierway.bench.engine_generation import Generation, Part
+from tierway.bench.engine_gpus import SimulatedGpus
 from tierway.bench.engine_http import HttpProtocol, HttpRequest, Reply
+from tierway.bench.engine_load_header import load_header
 from tierway.bench.engine_loop import EngineLoop
 from tierway.bench.engine_metrics import EngineMetrics
 from tierway.bench.engine_query import (
@@ -38,7 +42,7 @@ from tierway.bench.engine_query import (
 )
 from tierway.bench.engine_text import digest, tokenise
 from tierway.bench.faults import Fault, FaultSwitch, directive
-from tierway.bench.profiles import BLOCK_TOKENS, Profile, profile
+from tierway.bench.profiles import Profile, profile
 from tierway.policies.protocols import Clock
 
 _INFERENCE = ("/v1/chat/completions", "/v1/completions", "/v1/embeddings")
@@ -46,7 +50,8 @@ _METRICS_TYPE = b"text/plain; version=0.0.4; charset=utf-8"
 
 
 class EngineServer:
-    """`model` is the served name, by default `sim-` and the profile's model."""
+    """`model` is the served name, by default `sim-` and the profile's model; `node`, `pod` and
+    `namespace` are what its GPUs say about their place."""
 
     def __init__(
         self,
@@ -57,15 +62,21 @@ class EngineServer:
         speed: float = 1.0,
         clock: Clock = time.monotonic,
         wall_clock: Clock = time.time,
+        node: str = "sim",
+        pod: str = "",
+        namespace: str = "",
     ) -> None:
         made = profile(profile_) if isinstance(profile_, str) else profile_
-        room = min(made.max_model_len, made.blocks * BLOCK_TOKENS)
+        room = min(made.max_model_len, made.kv_capacity_tokens)
         self.profile = dataclasses.replace(made, max_model_len=room)
         self.model = model or f"sim-{self.profile.model.name}"
         self.engine = Engine(self.profile, speed=speed, now_s=clock())
         self.faults = FaultSwitch(seed)
         self._seed = seed
         self._wall_clock = wall_clock
+        self._gpus = SimulatedGpus(
+            self.engine, clock, speed=speed, host=node, pod=pod, namespace=namespace
+        )
         self._metrics = EngineMetrics(self.engine, self.model)
         self._loop = EngineLoop(self.engine, clock, self._metrics.observe)
         self._connections: set[HttpProtocol] = set()
@@ -109,6 +120,7 @@ class EngineServer:
             reply.send(error.status, body)
 
     async def _infer(self, request: HttpRequest, reply: Reply) -> None:
+        reply.more = lambda: load_header(self.engine, request.headers)
         body = load(request.body)
         self._check_model(body)
         if request.path == "/v1/embeddings":
@@ -228,6 +240,8 @@ class EngineServer:
                 self.faults.set(load(request.body))
             except ValueError as error:
                 raise BadQuery(str(error)) from error
+            self._gpus.set(self.faults.throttle, self.faults.temperature_celsius)
+            self.engine.slowdown = 1.0 / self.faults.throttle
         reply.send(200, orjson.dumps(self.faults.state))
 
     def _look(self, request: HttpRequest, reply: Reply) -> None:
@@ -238,8 +252,13 @@ class EngineServer:
                 reply.send(200, b"", content_type=b"text/plain")
             case "GET", "/version":
                 reply.send(200, orjson.dumps({"version": f"tierway-sim {self.profile.name}"}))
+            case "GET", "/load":
+                inside = self.engine.running + self.engine.waiting
+                reply.send(200, orjson.dumps({"server_load": inside}))
             case "GET", "/metrics":
                 reply.send(200, self._metrics.render(), content_type=_METRICS_TYPE)
+            case "GET", "/gpu/metrics":
+                reply.send(200, self._gpus.render(), content_type=_METRICS_TYPE)
             case _:
                 raise BadQuery(f"no such endpoint: {request.method} {request.path}", status=404)
 

@@ -84,31 +84,45 @@ class FaultSwitch:
     `share` of the requests are hit, drawn from the seed; after `count` hits the switch is off
     again. Scope `inference` (the default) leaves health, models and metrics alone; `all` hits
     them too, as a dead machine would.
+
+    Beside it, or by themselves, stand troubles of the GPUs: `{"throttle": 0.5}` leaves them that
+    share of their clock, so that steps take twice as long and the GPUs show as hot;
+    `{"temperature": 95}` is what they show in degrees Celsius, whatever they do.
     """
 
     def __init__(self, seed: int) -> None:
         self._random = random.Random(seed)
         self._fault: Fault | None = None
         self._state: dict[str, Any] = {"fault": None}
+        self._gpus: dict[str, float] = {}
 
     @property
     def state(self) -> Mapping[str, Any]:
         """As it was set, `count` being what is left of it."""
-        return dict(self._state)
+        return {**self._state, **self._gpus}
+
+    @property
+    def throttle(self) -> float:
+        """The share of its clock that each GPU keeps, in (0, 1]."""
+        return self._gpus.get("throttle", 1.0)
+
+    @property
+    def temperature_celsius(self) -> float | None:
+        return self._gpus.get("temperature")
 
     def set(self, wanted: Mapping[str, Any]) -> None:
-        """Replaces the switch; no fault, or null, turns it off. ValueError changes nothing."""
-        unknown = set(wanted) - {"fault", "share", "count", "scope"}
+        """Replaces the switch: what is not there, or null, is off. ValueError changes nothing."""
+        unknown = set(wanted) - set(_KEYS)
         if unknown:
-            raise ValueError(
-                f"unknown key {min(unknown)!r}: allowed are fault, share, count, scope"
-            )
+            raise ValueError(f"unknown key {min(unknown)!r}: allowed are {', '.join(_KEYS)}")
+        gpus = _checked_gpus(wanted)
         if wanted.get("fault") is None:
-            self._fault, self._state = None, {"fault": None}
-            return
-        fault = parse_fault(str(wanted["fault"]))
-        self._state = _checked(wanted)
-        self._fault = fault
+            self._off()
+        else:
+            fault = parse_fault(str(wanted["fault"]))
+            self._state = _checked(wanted)
+            self._fault = fault
+        self._gpus = gpus
 
     def draw(self, *, inference: bool) -> Fault | None:
         """The fault that hits the request at hand, if any."""
@@ -120,8 +134,31 @@ class FaultSwitch:
         if left is not None:
             self._state["count"] = left - 1
             if left == 1:
-                self.set({})
+                self._off()
         return fault
+
+    def _off(self) -> None:
+        self._fault, self._state = None, {"fault": None}
+
+
+_KEYS = ("fault", "share", "count", "scope", "throttle", "temperature")
+
+
+def _checked_gpus(wanted: Mapping[str, Any]) -> dict[str, float]:
+    limits = {"throttle": (0.01, 1.0), "temperature": (0.0, 150.0)}
+    found = {}
+    for key, (low, high) in limits.items():
+        value = wanted.get(key)
+        if value is None:
+            continue
+        if (
+            isinstance(value, bool)
+            or not isinstance(value, int | float)
+            or not low <= value <= high
+        ):
+            raise ValueError(f"{key} = {value!r}: allowed is a number from {low:g} to {high:g}")
+        found[key] = float(value)
+    return found
 
 
 def _checked(wanted: Mapping[str, Any]) -> dict[str, Any]:

@@ -22,6 +22,7 @@ from tierway.bench.engine_server import EngineServer, serve_engine
 from tierway.bench.fleet import EngineSpec, Fleet, spawn_fleet
 from tierway.bench.fleet import main as fleet_main
 from tierway.bench.profiles import profile
+from tierway.router.gpu_pages import read_gpus
 
 SPEED = 200.0
 # Reading the certificates for a client that never speaks TLS costs more than most tests.
@@ -286,6 +287,55 @@ def test_metrics_carry_vllms_names_and_labels() -> None:
             blocks = str(server.profile.blocks)
             labels = {"block_size": "16", "num_gpu_blocks": blocks}
             assert await metric(client, "vllm:cache_config_info", **labels) == 1
+
+    run(main)
+
+
+def test_the_load_stands_in_the_head_of_an_answer_for_who_asks() -> None:
+    async def main() -> None:
+        async with serving() as (_, client):
+            for stream in (False, True):
+                body = chat("[[answer 5]]", stream=stream)
+                for form in ("TEXT", "JSON"):
+                    headers = {"endpoint-load-metrics-format": form}
+                    answer = await client.post("/v1/chat/completions", json=body, headers=headers)
+                    told = answer.headers["endpoint-load-metrics"]
+                    assert told.startswith(form)
+                    assert "num_requests_waiting" in told
+                answer = await client.post("/v1/chat/completions", json=body)
+                assert "endpoint-load-metrics" not in answer.headers
+
+    run(main)
+
+
+def test_the_load_counts_who_is_inside() -> None:
+    async def main() -> None:
+        async with serving() as (server, client):
+            assert (await client.get("/load")).json() == {"server_load": 0}
+            asked = asyncio.create_task(ask(client, "[[fault:hang]]"))
+            await until(lambda: server.engine.running == 1)
+            assert (await client.get("/load")).json() == {"server_load": 1}
+            asked.cancel()
+            await asyncio.gather(asked, return_exceptions=True)
+
+    run(main)
+
+
+def test_a_throttle_slows_the_steps_and_shows_on_the_gpus() -> None:
+    async def main() -> None:
+        async with serving() as (server, client):
+            page = (await client.get("/gpu/metrics")).text
+            assert 'DCGM_FI_DEV_GPU_TEMP{gpu="0",UUID="GPU-' in page
+            done = await client.put("/faults", json={"throttle": 0.25, "temperature": 91})
+            assert done.json() == {"fault": None, "throttle": 0.25, "temperature": 91.0}
+            assert server.engine.slowdown == 4.0
+            (told,) = read_gpus((await client.get("/gpu/metrics")).text)
+            assert (told.temperature_celsius, told.clock_mhz) == (91.0, round(1410 / 4))
+            assert (await client.put("/faults", json={})).json() == {"fault": None}
+            assert server.engine.slowdown == 1.0
+            wrong = await client.put("/faults", json={"throttle": 2})
+            assert wrong.status_code == 400
+            assert "throttle = 2" in wrong.json()["error"]["message"]
 
     run(main)
 

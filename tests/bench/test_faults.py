@@ -103,3 +103,35 @@ def test_a_wrong_switch_changes_nothing(wrong: dict[str, Any]) -> None:
     with pytest.raises(ValueError, match="allowed"):
         switch.set(wrong)
     assert switch.state == before
+
+
+def test_troubles_of_the_gpus_stand_beside_a_fault() -> None:
+    switch = FaultSwitch(0)
+    assert (switch.throttle, switch.temperature_celsius) == (1.0, None)
+    switch.set({"fault": "500", "count": 1, "throttle": 0.5, "temperature": 95})
+    assert (switch.throttle, switch.temperature_celsius) == (0.5, 95.0)
+    assert switch.draw(inference=True) is not None
+    assert switch.draw(inference=True) is None  # the count ran out, the throttle did not
+    assert switch.state == {"fault": None, "throttle": 0.5, "temperature": 95.0}
+    switch.set({"temperature": 40})
+    assert (switch.throttle, switch.temperature_celsius) == (1.0, 40.0)
+    switch.set({})
+    assert switch.state == {"fault": None}
+
+
+@pytest.mark.parametrize(
+    ("wanted", "told"),
+    [
+        ({"throttle": 0}, "throttle = 0: allowed is a number from 0.01 to 1"),
+        ({"throttle": True}, "throttle = True"),
+        ({"temperature": "hot"}, "temperature = 'hot': allowed is a number from 0 to 150"),
+        ({"fault": "500", "throttle": 3}, "throttle = 3"),
+        ({"heat": 3}, "unknown key 'heat': allowed are fault, share, count, scope, throttle, temp"),
+    ],
+)
+def test_a_wrong_trouble_changes_nothing(wanted: dict[str, Any], told: str) -> None:
+    switch = FaultSwitch(0)
+    switch.set({"throttle": 0.5})
+    with pytest.raises(ValueError, match=told):
+        switch.set(wanted)
+    assert switch.state == {"fault": None, "throttle": 0.5}
