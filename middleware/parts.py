@@ -88,6 +88,7 @@ class Parts:
             "tiers": {tier.name: self._tier_state(tier) for tier in self.tiers},
             "cache": self._cache_state(),
             "state": asdict(self.dispatcher.balancer.shared.status()),
+            "prefixes": self._prefix_state(),
             "tenants": [tenant.name for tenant in self.settings.tenants],
             "policies": {
                 "version": policies.version,
@@ -95,6 +96,10 @@ class Parts:
                 "faults": self._policy_faults(),
             },
         }
+
+    def _prefix_state(self) -> dict[str, Any] | None:
+        prefixes = self.dispatcher.balancer.prefixes
+        return None if prefixes is None else asdict(prefixes.stats())
 
     def _cache_state(self) -> dict[str, Any]:
         """`entries` are those held here, `bytes` what the store takes, as of seconds ago."""

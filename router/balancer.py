@@ -38,7 +38,7 @@ from tierway.policies.types import (
     Work,
 )
 from tierway.router.fleet import Fleet, Lease
-from tierway.router.prefixes import Match
+from tierway.router.prefixes import Match, PrefixStats
 from tierway.router.ratio import TokenRatios
 from tierway.router.shadows import Shadowed, Shadows
 from tierway.router.shared import MemoryState
@@ -86,6 +86,7 @@ class Prefixes(Protocol):
     def insert(self, replica: str, blocks: Sequence[int]) -> None: ...
     def resize(self, replica: str, blocks: int) -> None: ...
     def trust(self, replica: str, tokens: int) -> float: ...
+    def stats(self) -> PrefixStats: ...
 
 
 class Learner(Protocol):
@@ -160,10 +161,11 @@ class Choice:
 
     def news(self, replica: str) -> Sequence[int]:
         """What other gateways are told that the replica was sent: blocks that it is not known
-        to hold, and now and then all, lest the heads of conversations seem unused there."""
+        to hold with the one that they follow, and now and then all, lest the heads of
+        conversations seem unused there."""
         if self.ask.draw < _TOLD_WHOLE:
             return self.look.blocks
-        return self.look.blocks[self.matched.get(replica, 0) :]
+        return self.look.blocks[max(0, self.matched.get(replica, 0) - 1) :]
 
 
 class Balancer:

@@ -47,9 +47,10 @@ class Match:
 @dataclass(frozen=True, slots=True)
 class PrefixStats:
     """`blocks` by replica, `distinct` over all; `hit_share` of the blocks asked for that the
-    best replica held."""
+    best replica held; `trust` by replica in a match of a thousand tokens."""
 
     blocks: Mapping[str, int]
+    trust: Mapping[str, float]
     distinct: int
     approx_bytes: int
     hit_share: float
@@ -157,6 +158,9 @@ class PrefixIndex:
         sizes += sum(sys.getsizeof(keys) for _, keys in self._retired)
         return PrefixStats(
             blocks={name: len(holder.held) for name, holder in self._holders.items()},
+            trust={
+                name: round(holder.trust.factor(1000), 3) for name, holder in self._holders.items()
+            },
             distinct=len(self._table),
             approx_bytes=sizes + sys.getsizeof(self._table) + _ENTRY_BYTES * len(self._table),
             hit_share=self._found / self._asked if self._asked else 0.0,
