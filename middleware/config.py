@@ -102,8 +102,10 @@ def demo_settings(
     environ: Mapping[str, str] | None = None,
 ) -> Settings:
     """The embedded demo: `engine_urls` maps the tiers small, medium and large to their simulated
-    engines. The cache is in memory without `store_path`; variables of `environ` are laid over."""
+    engines, which show their GPUs as an exporter would. The cache is in memory without
+    `store_path`; variables of `environ` are laid over."""
     names = {"small": "sim-7b", "medium": "sim-70b", "large": "sim-175b"}
+    gpus = {"small": 1, "medium": 4, "large": 8}
     if not engine_urls.keys() <= names.keys():
         raise ValueError(f"engine_urls has {', '.join(engine_urls)}; tiers: {', '.join(names)}")
     store = {"kind": "memory"} if store_path is None else {"path": str(store_path)}
@@ -113,7 +115,15 @@ def demo_settings(
             "served_name": names[tier],
             "context_tokens": 32768,
             "capabilities": ["tools", "json"],
-            "replicas": [{"url": url, "engine": "vllm"} for url in urls],
+            "replicas": [
+                {
+                    "url": url,
+                    "engine": "vllm",
+                    "gpus": gpus[tier],
+                    "telemetry": f"{url}/gpu/metrics",
+                }
+                for url in urls
+            ],
         }
         for tier, urls in engine_urls.items()
         if urls

@@ -104,9 +104,11 @@ class Telemetry:
         await asyncio.gather(*(source.reader.aclose() for source in self._sources.values()))
 
     async def poll(self) -> None:
-        """One round over all sources, at once."""
-        by_source = self._by_source()
-        await asyncio.gather(*(self._one(url, specs) for url, specs in by_source.items()))
+        """One round over all sources, at once; a fault with one of them is logged."""
+        rounds = (self._one(url, specs) for url, specs in self._by_source().items())
+        for error in await asyncio.gather(*rounds, return_exceptions=True):
+            if isinstance(error, Exception):  # border: the loop outlives any fault
+                logger.error("reading the telemetry failed", exc_info=error)
 
     def _by_source(self) -> Mapping[str, list[ReplicaSpec]]:
         found: dict[str, list[ReplicaSpec]] = {}
@@ -154,8 +156,5 @@ class Telemetry:
 
     async def _forever(self) -> None:
         while True:
-            try:
-                await self.poll()
-            except Exception:  # border: the background loop outlives any fault
-                logger.exception("reading the telemetry failed")
+            await self.poll()
             await asyncio.sleep(self._period_s)

@@ -6,9 +6,14 @@ import asyncio
 import re
 from typing import Any
 
+import httpx
+from e2e.servers import SPEED
 from e2e.stand import Stand, engine, stand, until
 from pages import UUIDS, gpu_page
 from pages import engine as exporter
+
+from tierway.bench.engine_http import HttpRequest, Reply
+from tierway.bench.engine_server import EngineServer
 
 SERIES = ("inflight", "waiting", "kv_usage", "gpu_utilisation", "gpu_memory_used_bytes",
           "gpu_temperature_celsius")  # fmt: skip
@@ -58,5 +63,55 @@ def test_gpus_and_engines_are_seen_in_the_state_and_in_the_metrics() -> None:
                 assert len(re.findall(rf"^tierway_replica_{name}{{.*}} ", text, re.M)) == 2
         for one in engines:
             await one.aclose()
+
+    asyncio.run(main())
+
+
+def self_shown(urls: list[str]) -> dict[str, Any]:
+    """Replicas whose engines show their own GPU."""
+    replicas = [{"url": url, "engine": "vllm", "telemetry": f"{url}/gpu/metrics"} for url in urls]
+    return {"sim-7b": {"tier": "small", "replicas": replicas}}
+
+
+def test_a_hot_gpu_of_a_simulated_engine_is_seen() -> None:
+    async def main() -> None:
+        hot = engine(1)
+        engines = [engine(0), hot]
+        urls = [f"http://127.0.0.1:{await one.start()}" for one in engines]
+        async with httpx.AsyncClient() as client:
+            await client.put(f"{urls[1]}/faults", json={"temperature": 95})
+        async with stand(models=self_shown(urls)) as there:
+            assert await until(
+                lambda: all(one["gpu_temperature_celsius"] is not None for one in there.replicas)
+            )
+            cool, warm = sorted(there.replicas, key=lambda one: one["gpu_temperature_celsius"])
+            assert warm["id"].endswith(urls[1].removeprefix("http://"))
+            assert (cool["gpu"], warm["gpu_temperature_celsius"]) == ("NVIDIA L40S", 95)
+            assert 0.85 < cool["gpu_memory_used_bytes"] / cool["gpu_memory_bytes"] < 0.95
+        for one in engines:
+            await one.aclose()
+
+    asyncio.run(main())
+
+
+class WithoutMetrics(EngineServer):
+    def _look(self, request: HttpRequest, reply: Reply) -> None:
+        if request.path == "/metrics":
+            reply.send(404, b"")
+        else:
+            super()._look(request, reply)
+
+
+def test_answers_tell_the_load_when_the_metrics_page_does_not() -> None:
+    async def main() -> None:
+        async with stand(WithoutMetrics("8b-l40s", model="sim-7b", speed=SPEED)) as there:
+            (before,) = there.replicas
+            assert (before["facts_age_s"], before["waiting"]) == (None, None)
+            answer = await there.ask("How do tides work?", stream=False)
+            assert answer.status_code == 200
+            (after,) = there.replicas
+            assert (after["waiting"], after["running"]) == (0, None)
+            assert 0.0 <= after["kv_usage"] < 0.5
+            assert 0.0 <= after["facts_age_s"] < 5.0
 
     asyncio.run(main())

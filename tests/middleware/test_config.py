@@ -164,6 +164,8 @@ def test_the_demo() -> None:
     }
     assert [tier.model_class for tier in tree.tiers.values()] == ["7b", "70b", "175b"]
     assert tree.models["sim-7b"].context_tokens == 32768
+    large = tree.models["sim-175b"].replicas[1]
+    assert (large.gpus, large.telemetry) == (8, "http://127.0.0.1:2/gpu/metrics")
     assert (tree.cache.mode, tree.cache.store.kind) == ("observe", "memory")
     with pytest.raises(ValueError, match="tiers: small, medium, large"):
         demo_settings({"sim-7b": ["http://h"]})
