@@ -7,8 +7,10 @@ facts of engine and GPU, counts kept in memory. Two things are measured:
     whole          look, rank and take of a prompt of 32k tokens: what everybody shares, one of
                    a few long histories that some replicas hold, and a new turn
 
-One call after the other, as many in flight as were there before. CPU time of the one thread, so
-that neighbours do not count; a collection of garbage that falls into a decision is part of it.
+One call after the other, as many in flight as were there before. CPU time of the one thread; a
+collection of garbage that falls into a decision is part of it. Neighbours on the same cores slow
+even CPU time down, so every figure is also told as `ratio`: over what a thousand rounds of an
+empty loop take, measured in turns with it.
 """
 
 from __future__ import annotations
@@ -47,11 +49,12 @@ _PARTS = ("look", "rank", "take")
 
 @dataclass(frozen=True, slots=True)
 class Spent:
-    """Microseconds of one decision by its parts."""
+    """Microseconds of one decision by its parts, and of an empty loop just before it."""
 
     look: float
     rank: float
     take: float
+    loop: float
 
     def of(self, parts: Sequence[str]) -> float:
         return math.fsum(getattr(self, part) for part in parts)
@@ -160,10 +163,16 @@ def measure(replicas: int, tokens: int, rounds: int, seed: int = 0) -> list[Spen
 
 
 def _decide(made: Balancer, call: Call, number: int) -> tuple[Spent, Lease]:
+    _, loop_us = _timed(_empty_loop)
     look, look_us = _timed(lambda: made.look(call, _MODEL))
     choice, rank_us = _timed(lambda: made.rank("small", ("m",), look, sequence=number))
     lease, take_us = _timed(lambda: _ended(made.take(choice)))
-    return Spent(look_us, rank_us, take_us), lease
+    return Spent(look_us, rank_us, take_us, loop_us), lease
+
+
+def _empty_loop() -> None:
+    for _ in range(1000):
+        pass
 
 
 def _timed(act: Callable[[], T]) -> tuple[T, float]:
@@ -173,11 +182,13 @@ def _timed(act: Callable[[], T]) -> tuple[T, float]:
 
 
 def _row(replicas: int, tokens: int, parts: Sequence[str], spent: Sequence[Spent]) -> Any:
+    us, loop_us = _spread([one.of(parts) for one in spent]), _spread([one.loop for one in spent])
     return {
         "name": "whole" if "look" in parts else "decision",
         "replicas": replicas,
         "prompt_tokens": tokens,
-        "us": _spread([one.of(parts) for one in spent]),
+        "us": us,
+        "ratio": round(us["p50"] / loop_us["p50"], 2),
         "parts_us": {part: _spread([one.of((part,)) for one in spent]) for part in parts},
     }
 
@@ -192,10 +203,10 @@ def _spread(values: Sequence[float]) -> dict[str, float]:
 
 
 def table(rows: Sequence[dict[str, Any]]) -> str:
-    lines = [f"{'CPU of one choice, us':<44}{'p50':>9}{'p99':>9}"]
+    lines = [f"{'CPU of one choice, us':<44}{'p50':>9}{'p99':>9}{'ratio':>8}"]
     for row in rows:
         name = f"{row['name']}, {row['replicas']} replicas, {row['prompt_tokens']:,} tokens"
-        lines.append(f"{name:<44}{row['us']['p50']:>9}{row['us']['p99']:>9}")
+        lines.append(f"{name:<44}{row['us']['p50']:>9}{row['us']['p99']:>9}{row['ratio']:>8}")
         lines += [
             f"  {part:<42}{us['p50']:>9}{us['p99']:>9}" for part, us in row["parts_us"].items()
         ]

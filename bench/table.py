@@ -100,7 +100,7 @@ def _decision(found: dict[str, Any]) -> list[Row]:
             f"{names[row['name']]}, {row['replicas']} replicas, {row['prompt_tokens']:,} tokens",
             f"{row['us']['p50']:.0f}",
             "us CPU",
-            f"p99 {row['us']['p99']:.0f}",
+            f"p99 {row['us']['p99']:.0f}; {row['ratio']:.1f} x a loop of 1000",
         )
         for row in found["rows"]
     ]

@@ -21,6 +21,7 @@ def test_the_figures_are_told_by_replicas_and_prompt(capsys: pytest.CaptureFixtu
     ]
     for row in rows:
         assert 0 < row["us"]["p50"] <= row["us"]["p99"]
+        assert row["ratio"] > 0
         hashed = row["name"] == "whole"
         assert list(row["parts_us"]) == ["look"] * hashed + ["rank", "take"]
 

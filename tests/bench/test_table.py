@@ -64,9 +64,10 @@ def test_a_failing_benchmark_is_named(capsys: pytest.CaptureFixture[str]) -> Non
 def test_a_choice_is_told_by_replicas_and_prompt() -> None:
     (benchmark,) = (one for one in BENCHMARKS if one.module.endswith(".decision"))
     spread = {"p50": 41.4, "p99": 99.6}
-    row = {"name": "decision", "replicas": 8, "prompt_tokens": 200, "us": spread}
+    row = {"name": "decision", "replicas": 8, "prompt_tokens": 200, "us": spread, "ratio": 4.04}
     (told,) = benchmark.rows({"rows": [row]})
-    assert told == Row("choice of a replica, 8 replicas, 200 tokens", "41", "us CPU", "p99 100")
+    assert told == Row("choice of a replica, 8 replicas, 200 tokens", "41", "us CPU", told.against)
+    assert told.against == "p99 100; 4.0 x a loop of 1000"
 
 
 def test_the_simulated_engine_is_told_beside_what_was_published() -> None:
