@@ -4,13 +4,13 @@ What a replica's `Pace` predicts for a call with `own` uncached prompt tokens, b
 others, beside n requests in flight:
 
     step   pace.step_s + n * pace.request_s + pace.context_s * (KV tokens of all)
-    ttft   pace.first_s + (pending + own) * pace.prefill_s + wait for KV memory
+    ttft   pace.first_s + time to read pending + own + wait for KV memory
     tpot   step
 
 The cost that orders the replicas is
 
     cost = ttft / speed
-         + surcharge * own private tokens * reference prefill_s
+         + surcharge * time to read own private tokens at the reference pace
          + output_weight * expected output * tpot / speed * (n + 1 + spread) / (mean n + 1 + spread)
          + kv_full_s * max(0, KV use with this call - 0.9) + recent_weight * recent work
 
@@ -95,8 +95,10 @@ def forecast_parts(
     kv_s = 0.0
     if view.kv_capacity_tokens and context > view.kv_capacity_tokens and view.inflight > 0:
         kv_s = _kv_wait_s(view, context - view.kv_capacity_tokens, step)
-    prefill_s = pace.prefill_s
-    return pace.first_s, view.prefill_tokens * prefill_s, max(1, own) * prefill_s, kv_s, step
+    own = max(1, own)
+    own_s = own * (pace.prefill_s + pace.pair_s * (ask.prompt_tokens - own / 2))
+    queue_s = view.prefill_tokens * pace.prefill_s + view.prefill_pairs * pace.pair_s
+    return pace.first_s, queue_s, own_s, kv_s, step
 
 
 def _kv_wait_s(view: ReplicaView, needed: int, step: float) -> float:
@@ -134,8 +136,8 @@ class LlmPolicy:
         self, ask: BalanceAsk, views: Sequence[ReplicaView], unseen: Sequence[float]
     ) -> list[_Price]:
         count = len(views)
-        reference_s = sum([view.pace.prefill_s for view in views]) / count
-        surcharge_s = self.surcharge * reference_s
+        token_s = self.surcharge * sum([view.pace.prefill_s for view in views]) / count
+        pair_s = self.surcharge * sum([view.pace.pair_s for view in views]) / count
         crowd = sum([view.inflight for view in views]) + sum(unseen)
         even = self.output_weight * ask.output_tokens / (crowd / count + 1.0 + self.spread)
         tokens, shared = ask.prompt_tokens, min(ask.common_tokens, ask.prompt_tokens)
@@ -149,7 +151,9 @@ class LlmPolicy:
             cached = cached_by.get(view.id, 0)
             private = tokens - (cached if cached > shared else shared)
             wait_s = (first_s + queue_s + kv_s) * slow
-            prompt_s = own_s * slow + (surcharge_s * private if private > 0 else 0.0)
+            prompt_s = own_s * slow
+            if private > 0:
+                prompt_s += private * (token_s + pair_s * (tokens - private / 2))
             decode_s = even_step * load
             full_s = self.kv_full_s * over
             recent_s = self.recent_weight * _recent_s(ask, view) if view.recent_s > 0.0 else 0.0

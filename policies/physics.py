@@ -173,18 +173,19 @@ def step_times(
 def pace(model: ModelSpec, gpu: GpuSpec, gpus: int) -> Pace:
     """What to believe of a replica before anything is known of it.
 
-    Prefill is the line through a lone decode step and a full step of one prompt; between the
-    two a step is somewhat faster than the line.
+    Prefill is the line through a lone decode step and a full step of one prompt, attention
+    apart; between the two a step is somewhat faster than the line.
     """
     times, full = step_times(model, gpu, gpus), gpu.batched_tokens
     first_s = times.base_s(1, 1)
-    prompt_s = times.step_s(StepLoad(full, 1, prefill_pairs=full * full / 2))
+    prompt_s = times.base_s(full, 1)
     return Pace(
         prefill_s=(prompt_s - first_s) / full,
         first_s=first_s,
         step_s=first_s,
         request_s=(times.base_s(64, 64) - first_s) / 63,
         context_s=times.context_s,
+        pair_s=times.pair_s,
     )
 
 

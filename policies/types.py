@@ -181,8 +181,9 @@ class Tier:
 class Pace:
     """How fast a replica is believed to be, in seconds.
 
-    `prefill_s` is the time of one uncached prompt token, `first_s` what a first token takes
-    beside its prompt. A step that gives one token to each of n requests takes
+    `prefill_s` is the time of one uncached prompt token, and `pair_s` more for each token that
+    stands before it (attention); `first_s` is what a first token takes beside its prompt. A step
+    that gives one token to each of n requests takes
     `step_s + (n - 1) * request_s + context_s * (KV tokens of all n)`.
     """
 
@@ -191,6 +192,11 @@ class Pace:
     step_s: float = 0.02
     request_s: float = 0.0002
     context_s: float = 0.0
+    pair_s: float = 0.0
+
+    def read_s(self, tokens: float, pairs: float) -> float:
+        """Seconds to read uncached prompt tokens; `pairs` as in Work."""
+        return tokens * self.prefill_s + pairs * self.pair_s
 
 
 @dataclass(frozen=True, slots=True)
@@ -211,11 +217,16 @@ class Counts:
 
 @dataclass(frozen=True, slots=True)
 class Work:
-    """What one call asks of the replica it goes to; see Counts."""
+    """What one call asks of the replica it goes to; see Counts. `prefill_pairs` is the sum over
+    its uncached tokens of how many stand before each."""
 
     prompt_tokens: int = 0
     prefill_tokens: int = 0
     output_tokens: int = 0
+
+    @property
+    def prefill_pairs(self) -> float:
+        return self.prefill_tokens * (self.prompt_tokens - self.prefill_tokens / 2)
 
     @property
     def context_tokens(self) -> int:
@@ -237,13 +248,14 @@ class StateStatus:
 class ReplicaView:
     """What a balancing policy may know about one replica, at one moment.
 
-    The counts are over all gateways; see Counts for their meaning. `waiting`, `running`,
-    `kv_usage` (0..1) come from the engine and were read at `facts_at_s` (None where nothing was
-    ever read), GPU facts likewise at `gpu_facts_at_s`; a multi-GPU replica is its worst GPU.
-    `preallocates` tells of an engine that takes all GPU memory at its start, so that memory
-    pressure shows in `kv_usage` and not in the framebuffer. `unseen` is how many requests the
-    engine told of that no gateway had in flight: traffic from elsewhere. `recent_s` is work given
-    to it lately, in predicted seconds, as it was at `recent_at_s`; it fades since.
+    The counts are over all gateways (`prefill_pairs`, of this one); see Counts and Work.
+    `waiting`, `running`, `kv_usage` (0..1) come from the engine and were read at `facts_at_s`
+    (None where nothing was ever read), GPU facts likewise at `gpu_facts_at_s`; a multi-GPU
+    replica is its worst GPU. `preallocates` tells of an engine that takes all GPU memory at
+    its start, so that memory pressure shows in `kv_usage` and not in the framebuffer. `unseen`
+    is how many requests the engine told of that no gateway had in flight: traffic from
+    elsewhere. `recent_s` is work given to it lately, in predicted seconds, as it was at
+    `recent_at_s`; it fades since.
     """
 
     id: str
@@ -252,6 +264,7 @@ class ReplicaView:
     inflight: int = 0
     inflight_tokens: int = 0
     prefill_tokens: int = 0
+    prefill_pairs: float = 0.0
     output_tokens: int = 0
     context_tokens: int = 0
     weight: float = 1.0

@@ -21,6 +21,9 @@ from tierway.router.gpus import GpuSource
 
 _NOTHING = Counts()
 
+Given = tuple[int, float]
+"""Uncached prompt tokens, and their pairs (see Work)."""
+
 
 @dataclass(frozen=True, slots=True)
 class ReplicaSpec:
@@ -43,9 +46,9 @@ class ReplicaSpec:
 @dataclass(slots=True)
 class _Replica:
     """`view` is what policies see, None when something of it has changed since it was made.
-    `given_tokens` counts all uncached prompt tokens ever sent there; `unseen` are the last two
-    readings of how many requests the engine had beside those of all gateways: the lesser counts,
-    as a page and the counts are never of quite the same moment."""
+    `given` counts all uncached prompt tokens ever sent there and their pairs; `unseen` are the
+    last two readings of how many requests the engine had beside those of all gateways: the lesser
+    counts, as a page and the counts are never of quite the same moment."""
 
     spec: ReplicaSpec
     breaker: Breaker
@@ -55,8 +58,9 @@ class _Replica:
     inflight: int = 0
     prompt_tokens: int = 0
     prefill_tokens: int = 0
+    prefill_pairs: float = 0.0
     output_tokens: int = 0
-    given_tokens: int = 0
+    given: Given = (0, 0.0)
     others: Counts = _NOTHING
     unseen: tuple[float, float] = (0.0, 0.0)
     recent_s: float = 0.0
@@ -123,7 +127,7 @@ class Lease:
         self.work = work
         self.taken_s = now
         self.first_s: float | None = None
-        self.given_at_first = 0
+        self.given_at_first: Given = (0, 0.0)
         self._fleet, self._replica = fleet, replica
         self._watch = watch
         self._reading, self._ended = True, False
@@ -132,7 +136,7 @@ class Lease:
         """The prompt is read: its tokens wait no longer."""
         if self.first_s is None and not self._ended:
             self.first_s = self._fleet.clock()
-            self.given_at_first = self._replica.given_tokens
+            self.given_at_first = self._replica.given
             self.prompt_read()
             if self._watch is not None:
                 self._watch.on_first_token(self, self.first_s)
@@ -141,7 +145,9 @@ class Lease:
         """Takes the prompt out of what waits to be read, without saying that a token came."""
         if self._reading:
             self._reading = False
-            self._replica.prefill_tokens -= self.work.prefill_tokens
+            replica, work = self._replica, self.work
+            replica.prefill_tokens -= work.prefill_tokens
+            replica.prefill_pairs -= work.prefill_pairs
             self._replica.view = None
 
     def finish(self, error: BaseException | None = None, usage: Usage | None = None) -> None:
@@ -220,7 +226,9 @@ class Fleet:
         now = self.clock()
         replica.book(work, 1)
         replica.prefill_tokens += work.prefill_tokens
-        replica.given_tokens += work.prefill_tokens
+        replica.prefill_pairs += work.prefill_pairs
+        tokens, pairs = replica.given
+        replica.given = tokens + work.prefill_tokens, pairs + work.prefill_pairs
         replica.fade(now)
         replica.recent_s += cost_s
         replica.breaker.begin_probe(now)
@@ -250,9 +258,9 @@ class Fleet:
     def view(self, replica_id: str) -> ReplicaView:
         return _view(self._replicas[replica_id], self.clock())
 
-    def given_tokens(self, replica_id: str) -> int:
-        """Uncached prompt tokens sent to a replica since the start."""
-        return self._replicas[replica_id].given_tokens
+    def given(self, replica_id: str) -> Given:
+        """What was sent to a replica since the start."""
+        return self._replicas[replica_id].given
 
     def set_pace(self, replica_id: str, pace: Pace) -> None:
         self._replicas[replica_id].pace = pace
@@ -347,6 +355,7 @@ def _made(replica: _Replica, now: float) -> ReplicaView:
         inflight=replica.inflight + others.requests,
         inflight_tokens=prompt_tokens,
         prefill_tokens=replica.prefill_tokens + others.prefill_tokens,
+        prefill_pairs=replica.prefill_pairs,
         output_tokens=replica.output_tokens + others.output_tokens,
         context_tokens=replica.prompt_tokens + replica.output_tokens + others.context_tokens,
         weight=spec.weight,

@@ -22,7 +22,7 @@ from dataclasses import dataclass, field
 from tierway.policies.latency import forecast, step_s
 from tierway.policies.types import Pace, ReplicaView, Usage
 from tierway.router.balancer import Placed
-from tierway.router.fleet import Fleet, Lease
+from tierway.router.fleet import Fleet, Given, Lease
 
 _RATE = 0.08
 _FASTEST_RATE = 0.5
@@ -52,14 +52,14 @@ class _Factor:
 
 @dataclass(slots=True)
 class _Learnt:
-    """`read_tokens` uncached prompt tokens have brought first tokens since `since_s`."""
+    """`read` uncached prompt tokens and pairs have brought first tokens since `since_s`."""
 
     prior: Pace
     prefill: _Factor = field(default_factory=_Factor)
     first: _Factor = field(default_factory=_Factor)
     step: _Factor = field(default_factory=_Factor)
     since_s: float = 0.0
-    read_tokens: int = 0
+    read: Given = (0, 0.0)
     ttft_error: float = 0.0
     tpot_error: float = 0.0
     answers: int = 0
@@ -72,6 +72,7 @@ class _Learnt:
             step_s=prior.step_s * step,
             request_s=prior.request_s * step,
             context_s=prior.context_s * step,
+            pair_s=prior.pair_s * math.exp(self.prefill.log),
         )
 
 
@@ -115,9 +116,10 @@ class PaceLearner:
         found = forecast(placed.ask, placed.view)
         seen_s = max(1e-6, now - lease.taken_s)
         learnt.ttft_error += 0.1 * (abs(found.ttft_s - seen_s) / seen_s - learnt.ttft_error)
-        if learnt.read_tokens == 0:
+        if learnt.read[0] == 0:
             learnt.since_s = max(learnt.since_s, lease.taken_s)
-        learnt.read_tokens += lease.work.prefill_tokens
+        tokens, pairs = learnt.read
+        learnt.read = tokens + lease.work.prefill_tokens, pairs + lease.work.prefill_pairs
         if now - learnt.since_s > found.first_s / 4:
             self._learn_service(learnt, placed, now)
             self._fleet.set_pace(lease.replica, learnt.pace())
@@ -127,13 +129,13 @@ class PaceLearner:
         and the time it took: queues do not enter. A replica out of KV memory shows the end of
         other requests and not its pace."""
         pace = placed.view.pace
-        tokens, seen_s = learnt.read_tokens, now - learnt.since_s
-        learnt.read_tokens, learnt.since_s = 0, now
+        read_s, seen_s = pace.read_s(*learnt.read), now - learnt.since_s
+        learnt.read, learnt.since_s = (0, 0.0), now
         if _kv_full(placed.view) or _kv_full(self._fleet.view(placed.view.id)):
             return
-        said_s = pace.first_s + tokens * pace.prefill_s
+        said_s = pace.first_s + read_s
         log_ratio = math.log(max(1e-6, seen_s) / said_s)
-        share = tokens * pace.prefill_s / said_s
+        share = read_s / said_s
         learnt.prefill.learn(log_ratio, share)
         learnt.first.learn(log_ratio, 1.0 - share)
 
@@ -152,10 +154,13 @@ class PaceLearner:
         view = self._fleet.view(lease.replica)
         others = (placed.view.inflight + view.inflight) / 2 + placed.view.unseen
         context = (placed.view.context_tokens + view.context_tokens) / 2 + lease.work.prompt_tokens
-        given = self._fleet.given_tokens(lease.replica) - lease.given_at_first
+        given = self._fleet.given(lease.replica)
+        tokens_since, pairs_since = (
+            now_ - then for now_, then in zip(given, lease.given_at_first, strict=True)
+        )
         pace = view.pace
         seen_s = max(1e-7, (now - lease.first_s) / (tokens - 1))
-        waits_s = given * pace.prefill_s / (tokens - 1)
+        waits_s = pace.read_s(tokens_since, pairs_since) / (tokens - 1)
         step = step_s(pace, others, context + tokens / 2)
         said_s = step + waits_s
         learnt.answers += 1

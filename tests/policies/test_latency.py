@@ -144,3 +144,13 @@ def test_the_best_are_explained_and_priced() -> None:
     assert min(best.cost.request_s, best.cost.prefill_token_s) > 0
     assert last.cost is None
     assert not last.reasons
+
+
+def test_the_tail_of_a_long_prompt_costs_more_than_its_head() -> None:
+    pace = replace(PACE, pair_s=1e-8)
+    long = forecast(ask(100_000, cached={"a": 99_000}), view("a", pace=pace))
+    short = forecast(ask(1000), view("a", pace=pace))
+    assert short.own_s == pytest.approx(1000 * (1e-4 + 1e-8 * 500))
+    assert long.own_s == pytest.approx(1000 * (1e-4 + 1e-8 * 99_500))
+    behind = view("a", pace=pace, prefill_tokens=1000, prefill_pairs=1000 * 99_500)
+    assert forecast(ask(10), behind).queue_s == pytest.approx(long.own_s)
