@@ -25,6 +25,8 @@ from tierway.router.facts import Facts
 from tierway.router.fleet import Fleet, Lease, ReplicaSpec
 from tierway.router.pace import PaceLearner
 from tierway.router.prefixes import PrefixIndex
+from tierway.router.prompts import PromptLearner
+from tierway.router.ratio import TokenRatios
 
 T = TypeVar("T")
 
@@ -141,7 +143,11 @@ class ProductGateway:
             draw=draw.random,
             prefixes=index,
             shared=None if hub is None else hub.join(fleet, index.insert),
-            learners=(PaceLearner(fleet, priors), self._expected),
+            learners=(
+                PaceLearner(fleet, priors),
+                PromptLearner(index, TokenRatios()),
+                self._expected,
+            ),
         )
 
     def send(self, asked: Asked, blocks: tuple[int, ...]) -> ProductTicket:
