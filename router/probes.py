@@ -23,6 +23,7 @@ logger = logging.getLogger(__name__)
 
 _PAGE_BYTES = 4 << 20
 _DEAD_AFTER = 2
+_SILENT_AFTER = 3
 
 
 class HttpProbe:
@@ -70,6 +71,7 @@ class Poller:
     ) -> None:
         self._fleet, self._probe, self._clock, self._period_s = fleet, probe, clock, period_s
         self._refusals: Counter[str] = Counter()
+        self._silences: Counter[str] = Counter()
         self._tasks: list[asyncio.Task[None]] = []
 
     def start(self) -> None:
@@ -101,13 +103,26 @@ class Poller:
         if not healthy:
             return
         self._fleet.report_health(spec.id, alive=True)
+        if engine.metrics is not None:
+            await self._read(spec, origin, engine)
+
+    async def _read(self, spec: ReplicaSpec, origin: Origin, engine: Engine) -> None:
         asked_s = self._clock()
         page = await self._probe.metrics(origin, engine)
-        if page is None:
-            return
-        facts = read_facts(engine, page, asked_s)
+        facts = read_facts(engine, page or "", asked_s)
         if not facts.empty:
             self._fleet.update_facts(spec.id, facts)
+        self._tell(spec, silent=facts.empty)
+
+    def _tell(self, spec: ReplicaSpec, *, silent: bool) -> None:
+        """Logs that an engine does not tell its facts, once, and when it does again."""
+        before = self._silences[spec.id]
+        self._silences[spec.id] = before + 1 if silent else 0
+        if self._silences[spec.id] == _SILENT_AFTER:
+            text = "%s: its metrics page does not tell what engine %s should: its queue is unknown"
+            logger.warning(text, spec.id, spec.engine)
+        elif not silent and before >= _SILENT_AFTER:
+            logger.warning("%s: its metrics page can be read again", spec.id)
 
     async def _forever(self, spec: ReplicaSpec, phase_s: float) -> None:
         while True:

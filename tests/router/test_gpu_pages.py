@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 from pages import UUIDS, dcgm, gpu_page
 
 from tierway.router.gpu_pages import GpuReading, read_gpus
@@ -139,3 +141,17 @@ def test_amds_share_of_time_in_heat(percent: int, slowed: bool) -> None:
 @pytest.mark.parametrize("page", ["", "<html>no</html>\n", "# HELP DCGM_FI_DEV_GPU_TEMP t\n"])
 def test_a_page_without_gpus_shows_none(page: str) -> None:
     assert read_gpus(page) == []
+
+
+@given(
+    st.lists(
+        st.tuples(
+            st.sampled_from(["DCGM_FI_DEV_GPU_TEMP", "DCGM_FI_DEV_FB_USED", "gpu_used_vram"]),
+            st.text('gU=,"{}\\ 0a', max_size=30),
+        ),
+        max_size=5,
+    )
+)
+def test_any_other_line_is_no_fault(lines: list[tuple[str, str]]) -> None:
+    for gpu in read_gpus("".join(f"{name}{rest}\n" for name, rest in lines)):
+        assert gpu.memory_bytes is None

@@ -179,6 +179,21 @@ def test_a_page_that_tells_nothing_leaves_the_last_facts_to_age_too(page: str) -
     asyncio.run(main())
 
 
+def test_an_engine_whose_page_tells_nothing_is_named_once(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    async def main() -> None:
+        rig = Rig()
+        for page in ("", "odd 1\n", PAGE, "", "", "", "", PAGE, PAGE):
+            rig.probe.page = page
+            await rig.poller.poll()
+
+    asyncio.run(main())
+    first, second = [record.getMessage() for record in caplog.records]
+    assert first.startswith("m@a: its metrics page does not tell what engine vllm should")
+    assert second == "m@a: its metrics page can be read again"
+
+
 def test_facts_are_as_old_as_the_question() -> None:
     async def main() -> None:
         rig = Rig()
