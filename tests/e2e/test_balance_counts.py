@@ -11,6 +11,7 @@ import logging
 from collections import Counter
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from pathlib import Path
 from typing import Any
 
 import httpx
@@ -18,6 +19,8 @@ import orjson
 import pytest
 from e2e.servers import said
 from e2e.stand import GONE_WITHIN_S, RawClient, Stand, body_of, engine, stand, until
+
+from tierway.router.shared_scripts import Keys
 
 COUNTS = ("inflight", "inflight_tokens", "prefill_tokens", "output_tokens")
 UNCACHED = {"mode": "off"}
@@ -235,6 +238,14 @@ def test_balancer_fault_11_the_state_shows_what_is_counted() -> None:
             assert await until(lambda: nothing_counted(made), within_s=GONE_WITHIN_S)
 
     asyncio.run(main())
+
+
+def test_balancer_fault_11_the_keys_of_shared_counts_are_documented() -> None:
+    """higress #4610: no common prefix, no documentation."""
+    keys = Keys("NAME")
+    told = (Path(__file__).parents[2] / "docs/operating.md").read_text("utf-8")
+    for key in (keys.counts("REPLICA"), keys.gateways, keys.placed):
+        assert f"`{key}`" in told
 
 
 def test_an_answer_that_is_not_read_keeps_its_slot_until_it_is_closed() -> None:

@@ -112,7 +112,7 @@ def test_a_dead_owner_poisons_no_session() -> None:
 # ---- what everybody shares ---------------------------------------------------------------------
 
 
-def test_a_head_is_common_from_its_fourth_follower_on() -> None:
+def test_balancer_fault_02_a_head_is_common_from_its_fourth_follower_on() -> None:
     index = PrefixIndex()
     prompts = tails(A[:8], 5)
     for number, prompt in enumerate(prompts):
@@ -183,7 +183,7 @@ def test_an_engine_whose_cache_is_empty_is_forgotten_and_learns_anew() -> None:
     assert index.trust("one", 1280) > 0.99
 
 
-def test_hits_that_an_engine_cannot_give_are_worth_nothing() -> None:
+def test_balancer_fault_23_hits_that_an_engine_cannot_give_are_worth_nothing() -> None:
     """Its blocks have 784 tokens, 240 are shared: no bonus, and others keep theirs."""
     index = PrefixIndex()
     for _ in range(30):
@@ -197,7 +197,7 @@ def test_hits_that_an_engine_cannot_give_are_worth_nothing() -> None:
 # ---- memory ------------------------------------------------------------------------------------
 
 
-def test_memory_is_flat_over_unique_prompts() -> None:
+def test_balancer_fault_18_memory_is_flat_over_unique_prompts() -> None:
     index = PrefixIndex(default_blocks=500)
     sizes = []
     for number in range(3000):
@@ -210,7 +210,7 @@ def test_memory_is_flat_over_unique_prompts() -> None:
     assert max(sizes) < 1.5 * min(sizes)
 
 
-def test_after_eviction_what_is_in_use_still_hits() -> None:
+def test_balancer_fault_18_after_eviction_what_is_in_use_still_hits() -> None:
     index = PrefixIndex(default_blocks=300)
     hits = 0
     for _ in range(500):

@@ -92,7 +92,7 @@ def test_gateways_know_what_the_others_have_in_flight(shared: Server) -> None:
     run(main)
 
 
-def test_a_burst_over_sixteen_gateways_is_spread(shared: Server) -> None:
+def test_balancer_fault_16_a_burst_over_sixteen_gateways_is_spread(shared: Server) -> None:
     """Known fault 16: routers that choose the same best replica at one moment."""
 
     async def main() -> None:
@@ -128,7 +128,7 @@ def test_a_burst_in_one_gateway_is_spread(shared: Server) -> None:
     run(main)
 
 
-def test_one_or_four_gateways_decide_alike(shared: Server) -> None:
+def test_balancer_fault_15_one_or_four_gateways_decide_alike(shared: Server) -> None:
     """Known fault 15: a few long prompts weigh as much whoever took them."""
 
     async def shares(gateways: int) -> Counter[str]:
