@@ -1,6 +1,7 @@
 """The figures of a balancing benchmark: of one run, and of several seeds together.
 
     work     uncached prompt tokens that a replica computed, as its engine counted them
+    requests max:mean of how many a replica was given
     busy     share of the run in which a replica had a request running
     goodput  share of requests with a first token in time and tokens in time after it; what no
              engine could hold counts as late
@@ -16,7 +17,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from tierway.bench.balance_rig import Run
+from tierway.bench.balance_rig import Run, Sample
+from tierway.policies.physics import pace
 
 Figures = dict[str, Any]
 
@@ -52,9 +54,46 @@ def figures(run: Run, slo: Slo) -> Figures:
             for share, value in spread([sample.decision_s for sample in run.samples]).items()
             if share != "mean"
         },
+        "requests_max_over_mean": max_over_mean(_requests(run)),
+        **({"share_to_fastest": _to_fastest(run)} if _is_mixed(run) else {}),
         "lost": run.lost,
         "seconds": run.seconds,
     }
+
+
+def _requests(run: Run) -> list[int]:
+    counts = [0] * len(run.engines)
+    for sample in run.samples:
+        counts[sample.replica] += 1
+    return counts
+
+
+def _is_mixed(run: Run) -> bool:
+    return len({engine.profile.gpu.name for engine in run.engines}) > 1
+
+
+def _to_fastest(run: Run) -> dict[str, float]:
+    """Shares that went to the engines with the shortest step: of the tenth of requests with the
+    most work (prompt and answer, at the mean pace), of all requests, and of the fleet's speed."""
+    paces = [pace(made.model, made.gpu, made.gpus) for made in (e.profile for e in run.engines)]
+    speeds = [1.0 / one.step_s for one in paces]
+    fastest = {number for number, speed in enumerate(speeds) if speed == max(speeds)}
+    prefill_s = math.fsum(one.prefill_s for one in paces)
+    step_s = math.fsum(one.step_s for one in paces)
+
+    def work(sample: Sample) -> float:
+        return prefill_s * sample.asked.prompt_tokens + step_s * sample.asked.output_tokens
+
+    heaviest = sorted(run.samples, key=work, reverse=True)[: max(1, len(run.samples) // 10)]
+    return {
+        "top_tenth": _share(heaviest, fastest),
+        "all": _share(run.samples, fastest),
+        "speed": math.fsum(speeds[number] for number in fastest) / math.fsum(speeds),
+    }
+
+
+def _share(samples: Sequence[Sample], replicas: set[int]) -> float:
+    return sum(sample.replica in replicas for sample in samples) / max(1, len(samples))
 
 
 def spread(values: Sequence[float]) -> dict[str, float]:

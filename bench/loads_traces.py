@@ -19,7 +19,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from tierway.bench.loads import Arrivals, Asked, NoText, Text
+from tierway.bench.loads import Arrivals, Asked, NoText, Text, hashed
 
 TRACE_TOKENS = 512
 
@@ -117,5 +117,11 @@ def _asked(number: int, one: Recorded) -> Asked:
         output_tokens=one.output_tokens,
         text=text,
         keyed_tokens=one.prompt_tokens if one.blocks else 0,
-        segments=one.blocks,
+        segments=_segments(one.blocks),
     )
+
+
+def _segments(blocks: tuple[int, ...]) -> tuple[int, ...]:
+    """A trace tells nothing of turns. Its blocks stand for them, but for the first, which is a
+    system prompt in common and belongs to the first turn."""
+    return (hashed(hashed(blocks[0]) + blocks[1]), *blocks[2:]) if len(blocks) > 1 else blocks

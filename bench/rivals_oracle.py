@@ -35,7 +35,8 @@ class Oracle:
     def choose(self, seen: Seen, known: Sequence[Known], draw: random.Random) -> int:
         mean_s = sum(self.prefill_s) / len(self.prefill_s)
         asked, costs = seen.asked, []
-        for one, token_s in zip(known, self.prefill_s, strict=True):
+        for one, promised_s in zip(known, self.prefill_s, strict=True):
+            token_s = promised_s * one.engine().slowdown
             own = asked.prompt_tokens - one.cached_tokens(asked)
             capacity = one.engine().profile.kv_capacity_tokens
             use = (one.context_tokens + asked.prompt_tokens + asked.output_tokens) / capacity

@@ -123,6 +123,19 @@ def _engine(found: dict[str, Any]) -> list[Row]:
     return rows
 
 
+def _balance(found: dict[str, Any]) -> list[Row]:
+    return [
+        Row(
+            f"{check['case']}: {check['target']}",
+            f"{check['value']:.3f}",
+            "",
+            f"{'at most' if check['at_most'] else 'at least'} {check['wanted']:g}"
+            + ("" if check["met"] else ", missed"),
+        )
+        for check in found["targets"]
+    ]
+
+
 BENCHMARKS = (
     Benchmark("tierway.bench.startup", ("--runs", "1"), _startup),
     Benchmark(
@@ -140,6 +153,12 @@ BENCHMARKS = (
         ("--speed", "--entries", "10000", "--restart", "500"),
         _cache_speed,
         ("--speed", "--entries", "10000,100000"),
+    ),
+    Benchmark(
+        "tierway.bench.balance_suite",
+        ("--quick", "--only", "five-turn-3,mixed-h100,hot-prompt,trickle"),
+        _balance,
+        ("--quick",),
     ),
     Benchmark("tierway.bench.decision", ("--rounds", "500", "--long-rounds", "100"), _decision),
 )
