@@ -46,7 +46,8 @@ def verdict(error: BaseException | None) -> Verdict:
 
 
 def may_open(open_count: int, total: int) -> bool:
-    """Whether statistics may open one more of `total` breakers: half at most, never the last."""
+    """Whether statistics may open one more of `total` breakers: half at most, never the last.
+    What fails everywhere is then no replica's fault."""
     return open_count + 1 <= total // 2
 
 
@@ -54,6 +55,7 @@ def may_open(open_count: int, total: int) -> bool:
 class BreakerRules:
     consecutive: int = 5
     share: float = 0.5
+    reliable_share: float = 0.1
     window_s: float = 30.0
     min_calls: int = 10
     open_s: float = 10.0
@@ -126,6 +128,13 @@ class Breaker:
     @property
     def closed(self) -> bool:
         return self._until is None
+
+    def reliable(self, now: float) -> bool:
+        """Closed, and of late it has answered nearly always."""
+        if self._until is not None or self._run:
+            return False
+        calls, failures = self._window.totals(now)
+        return calls > 0 and failures <= self._rules.reliable_share * calls
 
     def state(self, now: float) -> BreakerState:
         if self._until is None:

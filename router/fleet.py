@@ -12,6 +12,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Protocol
 
+from tierway.policies.errors import UpstreamTimeout
 from tierway.policies.latency import RECENT_HALF_LIFE_S
 from tierway.policies.protocols import Clock
 from tierway.policies.resilience import Breaker, BreakerRules, may_open, verdict
@@ -319,16 +320,23 @@ class Fleet:
         replica.failed += found in ("failure", "hard")
         if found in ("success", "hard"):
             replica.alive = found == "success"
-        may_open = found != "failure" or self._may_open(replica, now)
+        slow = isinstance(error, UpstreamTimeout)
+        may_open = found != "failure" or self._may_open(replica, now, slow=slow)
         replica.breaker.record(found, now, may_open=may_open)
 
-    def _may_open(self, replica: _Replica, now: float) -> bool:
-        """Statistics may take out at most half of a tier, never the last of a model."""
+    def _may_open(self, replica: _Replica, now: float, *, slow: bool) -> bool:
+        """Statistics never take out the last of a model, and at most half of a tier: what fails
+        everywhere is no replica's fault. More only where another of the model answers nearly
+        always, so that the fault must be the replica's, and not for slowness: that is load, and
+        would go on to the next."""
         peers = [r for r in self._replicas.values() if r.spec.tier == replica.spec.tier]
         others = [r for r in peers if r is not replica]
-        left = any(r.breaker.allows(now) for r in others if r.spec.model == replica.spec.model)
+        same = [r for r in others if r.spec.model == replica.spec.model]
+        if not any(r.breaker.allows(now) for r in same):
+            return False
         out = sum(1 for r in others if not r.breaker.allows(now))
-        return left and may_open(out, len(peers))
+        proven = not slow and any(r.breaker.reliable(now) for r in same)
+        return proven or may_open(out, len(peers))
 
 
 def _view(replica: _Replica, now: float) -> ReplicaView:

@@ -79,6 +79,23 @@ def test_balancer_fault_10_a_replica_that_fails_fast_gets_next_to_nothing() -> N
     asyncio.run(main())
 
 
+def test_balancer_fault_10_most_of_the_replicas_fail_fast() -> None:
+    """Two of three: a limit to what may be taken out must not leave one of them in."""
+
+    async def main() -> None:
+        async with stand(engine(0), engine(1), engine(2), cache=UNCACHED) as made:
+            for one in made.engines[:2]:
+                one.faults.set({"fault": "500"})
+            async with busy(made) as found:
+                await more(found, 40)
+                before = tries(made)
+                await more(found, 100)
+                assert sum(shares(made, before)[:2]) < 0.05
+                assert set(found) == {200}
+
+    asyncio.run(main())
+
+
 def test_balancer_fault_10_a_new_or_returned_replica_gets_its_share() -> None:
     """higress #3255: new nodes were left out, counts of old ones stale."""
 

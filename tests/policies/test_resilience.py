@@ -227,3 +227,20 @@ def test_a_window_that_nobody_reads_holds_no_more_than_its_seconds() -> None:
         window.add(float(second))
         assert len(window) <= 32
     assert window.totals(9_999.0) == (31, 0)
+
+
+def test_reliable_is_who_answers_nearly_always_of_late() -> None:
+    breaker = Breaker()
+    assert not breaker.reliable(0.0)  # nothing is known
+    for _ in range(20):
+        breaker.record_success(0.0)
+    assert breaker.reliable(0.0)
+    fail(breaker, 1)
+    assert not breaker.reliable(0.0)  # the last one failed
+    breaker.record_success(0.0)
+    assert breaker.reliable(0.0)
+    fail(breaker, 3)
+    breaker.record_success(0.0)
+    assert not breaker.reliable(0.0)  # more than a tenth
+    assert not opened().reliable(0.0)
+    assert not breaker.reliable(100.0)  # long ago

@@ -7,7 +7,7 @@ from fakes import FakeClock
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tierway.policies.errors import BrokenStream, Refused, Rejected
+from tierway.policies.errors import BrokenStream, Refused, Rejected, UpstreamTimeout
 from tierway.policies.types import Work
 from tierway.router.facts import Facts
 from tierway.router.fleet import Fleet, ReplicaSpec
@@ -69,6 +69,38 @@ def test_faults_take_out_half_of_a_tier_and_never_the_last() -> None:
     lone = make(1)
     fail(lone, "m@h:0", Rejected(500, (), b""), times=50)
     assert available(lone) == ["m@h:0"]
+
+
+def succeed(fleet: Fleet, replica: str, times: int = 1) -> None:
+    for _ in range(times):
+        fleet.lease(replica, Work(1, 1)).finish(None)
+
+
+def test_where_another_answers_all_that_fail_are_taken_out() -> None:
+    """Half at most would leave replicas that fail at once, and so always look idle."""
+    fleet = make(4)
+    succeed(fleet, "m@h:3", times=5)
+    for n in range(3):
+        fail(fleet, f"m@h:{n}", BrokenStream("cut"), times=5)
+    assert available(fleet) == ["m@h:3"]
+
+
+def test_more_than_half_are_not_taken_out_for_slowness() -> None:
+    """Timeouts are load as a rule: the next replica would only get what these had."""
+    fleet = make(4)
+    succeed(fleet, "m@h:3", times=5)
+    for n in range(3):
+        fail(fleet, f"m@h:{n}", UpstreamTimeout("first_token", 30.0), times=20)
+    assert len(available(fleet)) == 2
+
+
+def test_what_fails_everywhere_now_and_then_is_no_replicas_fault() -> None:
+    fleet = make(4)
+    for _ in range(10):
+        for n in range(4):
+            succeed(fleet, f"m@h:{n}")
+            fail(fleet, f"m@h:{n}", Rejected(500, (), b""))
+    assert len(available(fleet)) == 2
 
 
 @pytest.mark.parametrize(
