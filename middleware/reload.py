@@ -98,10 +98,10 @@ class Reloader:
 
     def _take(self, new: Settings) -> Reloaded:
         before, now = self._said, _said(new, self._running)
-        changes = [(before[place], now[place]) for place in now if before[place] != now[place]]
+        changes = [change for place, change in now.items() if change != before[place]]
         if changes:
-            self._holder.current = self._holder.current.with_changes([new for _, new in changes])
-        changed = [key for old, new in changes for key in _keys(old, new)]
+            self._holder.current = self._holder.current.with_changes(changes)
+        changed = [key for one in changes for key in _keys(before[one.tier, one.key], one)]
         if new.router.quality != self._quality:
             self._router.set_quality(new.router.quality)
             changed.append("router.quality")

@@ -164,10 +164,12 @@ class _Runner:
     def _reload_on_hangup(self) -> None:
         """Without a file SIGHUP ends the process, as it ends any other with its terminal."""
         if self._gateway.parts.reload.path is not None and hasattr(signal, "SIGHUP"):
-            asyncio.get_running_loop().add_signal_handler(signal.SIGHUP, self._hung_up)
+            asyncio.get_running_loop().add_signal_handler(signal.SIGHUP, self._reload)
+            if self._place is not None:  # started again, it knows the file as it was at first
+                self._reload(quiet=True)
 
-    def _hung_up(self) -> None:
-        task = asyncio.ensure_future(self._gateway.parts.reload.attempt())
+    def _reload(self, *, quiet: bool = False) -> None:
+        task = asyncio.ensure_future(self._gateway.parts.reload.attempt(quiet=quiet))
         self._reloads.add(task)  # the loop itself holds tasks but weakly
         task.add_done_callback(self._reloads.discard)
 

@@ -98,6 +98,27 @@ def test_workers_share_a_port_and_counts_and_survive_each_other(
         assert not any(Path(f"/proc/{pid}").exists() for pid in workers)
 
 
+def test_a_signal_gives_the_file_to_all_workers_and_to_those_started_again(
+    tmp_path: Path, urls: list[str], redis: Server
+) -> None:
+    with gateway(tmp_path, config(urls, redis), workers=WORKERS) as running:
+
+        def policies() -> list[str]:
+            if not all(map(_answers, running.admin_urls)):
+                return []
+            return [state["tiers"]["small"]["policy"] for state in states(running)]
+
+        assert policies() == ["llm", "llm"]
+        changed = config(urls, redis, tiers={"small": {"policy": "round_robin"}})
+        (tmp_path / "tierway.yaml").write_text(json.dumps(changed))
+        running.process.send_signal(signal.SIGHUP)
+        assert eventually(lambda: policies() == ["round_robin"] * 2)
+        second = children(running.process.pid)[1]
+        os.kill(second, signal.SIGKILL)
+        assert eventually(lambda: not _runs(second))
+        assert eventually(lambda: policies() == ["round_robin"] * 2, within_s=30)
+
+
 def _answers(url: str) -> bool:
     try:
         return httpx.get(f"{url}/healthz", timeout=2).status_code == 200
