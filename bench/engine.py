@@ -196,20 +196,24 @@ class Engine:
 
     def _settle(self, job: Job, count: int) -> bool:
         """Books `count` computed tokens; True when the job got a token or ended."""
-        fresh_prompt = min(job.computed + count, job.work.prompt_tokens) - job.computed
-        self.totals.computed_prompt_tokens += max(0, fresh_prompt)
-        job.computed += count
-        for index in range(
-            job.committed, min(job.computed // self._block_tokens, len(job.work.keys))
-        ):
-            self._jobs.pool.commit(job.blocks[index], job.work.keys[index])
-        job.committed = max(job.committed, job.computed // self._block_tokens)
-        if job.computed < job.known:
+        prompt, before = job.work.prompt_tokens, job.computed
+        job.computed = after = before + count
+        if before < prompt:
+            self.totals.computed_prompt_tokens += min(after, prompt) - before
+        if after // self._block_tokens > job.committed:
+            self._commit(job)
+        if after < job.known:
             return False
         if job.generated == 0:
             self.totals.prompt_tokens += job.work.prompt_tokens
         self._emit(job)
         return True
+
+    def _commit(self, job: Job) -> None:
+        keys, filled = job.work.keys, job.computed // self._block_tokens
+        for index in range(job.committed, min(filled, len(keys))):
+            self._jobs.pool.commit(job.blocks[index], keys[index])
+        job.committed = filled
 
     def _emit(self, job: Job) -> None:
         if job.generated < job.work.output_tokens:

@@ -78,7 +78,8 @@ def _own_steps(job: Job) -> int:
 
 def _blocks(jobs: Sequence[Job], steps: int, block_tokens: int) -> int:
     return sum(
-        (job.computed + steps + block_tokens - 1) // block_tokens - len(job.blocks) for job in jobs
+        max(0, (job.computed + steps + block_tokens - 1) // block_tokens - len(job.blocks))
+        for job in jobs
     )
 
 
@@ -110,8 +111,14 @@ def _page(jobs: Sequence[Job], steps: int, pool: BlockPool, block_tokens: int) -
             if step:
                 _fill(groups[offset], step, pool, block_tokens)
             if step < steps:
-                for job in groups[offset]:
-                    job.blocks.append(pool.take_one())
+                _extend(groups[offset], step, pool, block_tokens)
+
+
+def _extend(jobs: Sequence[Job], step: int, pool: BlockPool, block_tokens: int) -> None:
+    for job in jobs:
+        # One that was admitted again has a block for its newest token already.
+        if job.computed + step == len(job.blocks) * block_tokens:
+            job.blocks.append(pool.take_one())
 
 
 def _fill(jobs: Sequence[Job], step: int, pool: BlockPool, block_tokens: int) -> None:

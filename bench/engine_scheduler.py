@@ -57,6 +57,8 @@ class Scheduler:
     def _make_room(self, job: Job, tokens: int) -> tuple[bool, bool]:
         """(blocks for `tokens` are held, somebody was preempted for them)."""
         missing = -(-tokens // self._block_tokens) - len(job.blocks)
+        if missing <= 0:
+            return True, False
         cleared = False
         while missing > self.pool.free:
             victim = self.running.pop()
@@ -64,8 +66,7 @@ class Scheduler:
             cleared = True
             if victim is job:
                 return False, True
-        if missing > 0:
-            job.blocks += self.pool.take(missing)
+        job.blocks += self.pool.take(missing)
         return True, cleared
 
     def _preempt(self, job: Job) -> None:

@@ -7,7 +7,7 @@ import random
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from tierway.bench.engine import Engine, Job, Work
@@ -59,7 +59,29 @@ _ASKED = st.tuples(
 )
 
 
+# Admitted again with a block for its newest token, before that token is computed.
+_AGAIN = [
+    (40, 51, 0, None, 2.6422780014749243, 0),
+    (201, 73, 1, None, 0.24116410931581314, 4),
+    (119, 75, 1, None, 1.3778252876154808, 3),
+    (259, 132, 1, None, 1.2812320587373018, 0),
+    (199, 21, 1, None, 0.0, 6),
+    (175, 143, 0, 56, 0.2791547731679155, 5),
+]
+# The same, and a waiting request that shares its blocks.
+_SHARED = [
+    (50, 0, 0, None, 0.0, 7),
+    (114, 133, 2, None, 2.619479909222187, 1),
+    (62, 46, 0, None, 0.0, 3),
+    (252, 137, 1, None, 0.9033106431794149, 2),
+    (185, 119, 2, None, 2.5978729203957585, 4),
+    (277, 1, 1, 30, 0.0, 6),
+]
+
+
 @settings(max_examples=150, deadline=None)
+@example(_AGAIN, 29, 4, 7)
+@example(_SHARED, 29, 4, 2)
 @given(
     st.lists(_ASKED, min_size=1, max_size=10),
     st.sampled_from([29, 40, 300]),
