@@ -28,7 +28,8 @@ _STOP_TIMEOUT_S = 5.0
 
 @dataclass(frozen=True, slots=True)
 class EngineSpec:
-    """One engine. `blocks` and `max_model_len` override the profile's where set."""
+    """One engine. `blocks` and `max_model_len` override the profile's where set; `node`, `pod` and
+    `namespace` are the place that its GPUs name."""
 
     profile: str
     model: str | None = None
@@ -38,6 +39,9 @@ class EngineSpec:
     port: int = 0
     blocks: int | None = None
     max_model_len: int | None = None
+    node: str = "sim"
+    pod: str = ""
+    namespace: str = ""
 
     def build(self) -> EngineServer:
         """ValueError for an unknown profile or a speed that is not above 0."""
@@ -46,7 +50,15 @@ class EngineSpec:
             made = dataclasses.replace(made, blocks=self.blocks)
         if self.max_model_len is not None:
             made = dataclasses.replace(made, max_model_len=self.max_model_len)
-        return EngineServer(made, model=self.model, seed=self.seed, speed=self.speed)
+        return EngineServer(
+            made,
+            model=self.model,
+            seed=self.seed,
+            speed=self.speed,
+            node=self.node,
+            pod=self.pod,
+            namespace=self.namespace,
+        )
 
 
 class Fleet:

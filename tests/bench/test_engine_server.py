@@ -765,7 +765,7 @@ def test_a_fleet_in_a_child_process() -> None:
     async def main() -> None:
         specs = [
             EngineSpec("8b-a10", model="m", speed=SPEED),
-            EngineSpec("70b-a100x4", seed=2, speed=SPEED, max_model_len=512),
+            EngineSpec("70b-a100x4", seed=2, speed=SPEED, max_model_len=512, node="n1", pod="p"),
         ]
         async with spawn_fleet(specs) as urls:
             assert len(set(urls)) == 2
@@ -773,6 +773,8 @@ def test_a_fleet_in_a_child_process() -> None:
                 cards = [(await client.get(f"{url}/v1/models")).json()["data"][0] for url in urls]
                 assert [card["id"] for card in cards] == ["m", "sim-70b"]
                 assert cards[1]["max_model_len"] == 512
+                gpus = read_gpus((await client.get(f"{urls[1]}/gpu/metrics")).text)
+                assert [(gpu.host, gpu.pods) for gpu in gpus] == [("n1", {"p"})] * 4
                 answer = await client.post(
                     f"{urls[1]}/v1/chat/completions", json={**chat(), "model": "sim-70b"}
                 )
