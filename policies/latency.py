@@ -17,8 +17,8 @@ The cost that orders the replicas is
 Charging a call's own uncached tokens several times keeps sessions with their KV cache: computed
 anew they cost this call, everybody behind it, and the memory of what they displace. The surcharge
 is in seconds of the reference (the fleet's mean) and not of the replica, or slow replicas would
-bind their sessions most. What everybody shares is charged once: a second copy of a system prompt
-is soon paid back.
+bind their sessions most. What everybody shares is charged once and at a tenth: a second copy of a
+system prompt is soon paid back.
 
 `(n + 1 + spread) / (mean n + 1 + spread)` makes decoding dearer where more is in flight, so that
 slower replicas get their part and the fleet is used evenly; a small `spread` evens more.
@@ -54,6 +54,7 @@ _LEAST_SPEED = 1e-3
 _MOST_WEIGHT = 1e9
 _KV_FULL = 0.9
 _EXPLAINED = 4
+_PAID_BACK = 0.9  # of computing anew what everybody shares, by those who come later
 RECENT_HALF_LIFE_S = 10.0
 
 
@@ -149,9 +150,13 @@ class LlmPolicy:
             even_step = even * step * slow
             load = view.inflight + more + spread
             cached = cached_by.get(view.id, 0)
-            private = tokens - (cached if cached > shared else shared)
+            private = max(0, tokens - (cached if cached > shared else shared))
+            paid_s = own_s
+            if cached < shared:
+                pairs = private * (tokens - private / 2)
+                paid_s -= _PAID_BACK * (own_s - view.pace.read_s(private, pairs))
             wait_s = (first_s + queue_s + kv_s) * slow
-            prompt_s = own_s * slow
+            prompt_s = paid_s * slow
             if private > 0:
                 prompt_s += private * (token_s + pair_s * (tokens - private / 2))
             decode_s = even_step * load

@@ -270,8 +270,11 @@ class Fleet:
     def report_health(self, replica_id: str, *, alive: bool) -> None:
         """What an active check found: hard evidence both ways."""
         replica = self._replicas[replica_id]
+        was_out = not replica.breaker.closed
         replica.alive, replica.view = alive, None
         replica.breaker.record_health(self.clock(), alive)
+        if was_out and replica.breaker.closed:
+            self._rejoin(replica)
 
     def update_facts(self, replica_id: str, facts: Facts) -> None:
         """What a page of the engine told."""
@@ -298,8 +301,25 @@ class Fleet:
         return replica.facts, replica.gpu
 
     def set_draining(self, replica_id: str, draining: bool) -> None:
-        self._replicas[replica_id].draining = draining
-        self._replicas[replica_id].view = None
+        replica = self._replicas[replica_id]
+        if replica.draining and not draining:
+            self._rejoin(replica)
+        replica.draining, replica.view = draining, None
+
+    def _rejoin(self, replica: _Replica) -> None:
+        """Nothing was given to it while it was out. It starts with what the others of its model
+        were given lately, or it would be given everything until it has as much."""
+        now = self.clock()
+        peers = [
+            peer
+            for peer in self._by_model[replica.spec.model]
+            if peer is not replica and not peer.draining and peer.breaker.allows(now)
+        ]
+        for one in (replica, *peers):
+            one.fade(now)
+        if peers:
+            mean_s = sum(peer.recent_s for peer in peers) / len(peers)
+            replica.recent_s = max(replica.recent_s, mean_s)
 
     def inflight(self) -> Mapping[str, int]:
         return {name: replica.inflight for name, replica in self._replicas.items()}
@@ -322,7 +342,10 @@ class Fleet:
             replica.alive = found == "success"
         slow = isinstance(error, UpstreamTimeout)
         may_open = found != "failure" or self._may_open(replica, now, slow=slow)
+        was_out = not replica.breaker.closed
         replica.breaker.record(found, now, may_open=may_open)
+        if was_out and replica.breaker.closed:
+            self._rejoin(replica)
 
     def _may_open(self, replica: _Replica, now: float, *, slow: bool) -> bool:
         """Statistics never take out the last of a model, and at most half of a tier: what fails

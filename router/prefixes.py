@@ -7,7 +7,8 @@ a prompt is always a beginning of it. One table for all replicas maps a block to
 replica that holds it: a match walks the prompt once, whatever the number of replicas.
 
 A block that four different blocks were seen to follow is common, and so is all before it: a
-system prompt that everybody shares. A conversation that grows adds no second follower. The
+system prompt that everybody shares. A conversation that grows adds no second follower but for
+a first prompt's tail, shorter than a block. The
 followers stand in the table beside the replicas' bits, as fingerprints of 12 bits.
 
 Hashes come from policies/prefix_blocks.py; what an engine really held is learnt in trust.py.
@@ -102,12 +103,14 @@ class PrefixIndex:
         self._found += depth
         return Match(held, common)
 
-    def insert(self, replica: str, blocks: Sequence[int]) -> None:
-        """The replica was given a prompt with these blocks. What has no room is not held."""
+    def insert(self, replica: str, blocks: Sequence[int], tail: int = 0) -> None:
+        """The replica was given a prompt with these blocks. What has no room is not held.
+        `tail` stands for the rest of a conversation's first prompt, too short for a block: it
+        follows the last one, and is not held."""
         self._sweep(_SWEPT)
         holder = self._holder(replica)
         held, table, bit = holder.held, self._table, holder.bit
-        follower = 0
+        follower = (tail & _PRINT) or 1 if tail and len(blocks) <= holder.room else 0
         for block in reversed(blocks[: holder.room]):
             old = table.get(block, 0)
             held.pop(block, None)

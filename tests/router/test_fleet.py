@@ -175,3 +175,27 @@ def test_statistics_never_open_the_last_replica_of_a_model() -> None:
     for replica in ("a@h:1", "a@h:2"):
         fail(fleet, replica, Rejected(500, (), b""), times=20)
     assert [view.id for view in fleet.snapshot(["a"]) if view.available] == ["a@h:2"]
+
+
+@pytest.mark.parametrize("way", ["drained", "broken", "sick"])
+def test_a_replica_that_comes_back_was_given_no_less_than_others(way: str) -> None:
+    clock = FakeClock()
+    fleet = make(clock=clock)
+    if way == "drained":
+        fleet.set_draining("m@h:0", True)
+    elif way == "broken":
+        fail(fleet, "m@h:0", Refused("no"))
+    else:
+        fail(fleet, "m@h:0", Refused("no"))
+        fleet.report_health("m@h:0", alive=False)
+    clock.advance(20)
+    for replica, seconds in (("m@h:1", 4.0), ("m@h:2", 2.0)):
+        fleet.lease(replica, Work(1, 1), cost_s=seconds).finish(None)
+    if way == "drained":
+        fleet.set_draining("m@h:0", False)
+    else:
+        for _ in range(3):
+            fleet.report_health("m@h:0", alive=True)
+            fleet.lease("m@h:0", Work(1, 1)).finish(None)
+    assert fleet.view("m@h:0").available
+    assert fleet.view("m@h:0").recent_s == pytest.approx(3.0)

@@ -312,3 +312,14 @@ def test_a_match_is_never_longer_than_what_was_inserted(paths: list[list[int]]) 
         assert held <= max(
             sum(1 for a, b in zip(blocks, chained(now), strict=False) if a == b) for blocks in seen
         )
+
+
+def test_a_head_is_common_too_where_tails_are_shorter_than_a_block() -> None:
+    index = PrefixIndex()
+    for number in range(3):
+        index.insert("one", A[:8], tail=1000 + number)
+        index.insert("one", A[:8], tail=1000 + number)
+    assert index.match(A[:8]).common == 0
+    index.insert("one", A[:8], tail=2000)
+    assert index.match(A[:8]).common == 8
+    assert index.match((*A[:8], *B[:2])).held == {"one": 8}
