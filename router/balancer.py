@@ -38,6 +38,7 @@ from tierway.policies.types import (
     Work,
 )
 from tierway.router.fleet import Fleet, Lease
+from tierway.router.predict import PRIOR_TOKENS, LengthHint, LengthPredictor
 from tierway.router.prefixes import Match, PrefixStats
 from tierway.router.ratio import TokenRatios
 from tierway.router.shadows import Shadowed, Shadows
@@ -68,7 +69,7 @@ class Look:
 
     session: str
     prompt_tokens: int
-    output_tokens: int = _OUTPUT_TOKENS
+    output_tokens: int = PRIOR_TOKENS
     blocks: tuple[int, ...] = ()
     block_tokens: float = 64.0
     whole: int = 0
@@ -77,13 +78,14 @@ class Look:
     stream: bool = True
     kind: PromptKind = "latin"
     prompt_bytes: int = 0
+    hint: LengthHint | None = None
 
 
 class Prefixes(Protocol):
     """Which replica's KV cache holds which leading blocks; see prefixes.py."""
 
     def match(self, blocks: Sequence[int]) -> Match: ...
-    def insert(self, replica: str, blocks: Sequence[int]) -> None: ...
+    def insert(self, replica: str, blocks: Sequence[int], tail: int = 0) -> None: ...
     def resize(self, replica: str, blocks: int) -> None: ...
     def trust(self, replica: str, tokens: int) -> float: ...
     def stats(self) -> PrefixStats: ...
@@ -181,27 +183,31 @@ class Balancer:
         draw: Callable[[], float],
         prefixes: Prefixes | None = None,
         ratios: TokenRatios | None = None,
+        lengths: LengthPredictor | None = None,
         shared: SharedState | None = None,
         learners: Sequence[Learner] = (),
     ) -> None:
         self.fleet, self.policies, self.prefixes = fleet, policies, prefixes
         self.ratios = ratios or TokenRatios()
+        self.lengths = LengthPredictor() if lengths is None else lengths
         self.shared = shared or MemoryState()
         self.clock, self.draw = clock, draw
-        self._learners = tuple(learners)
+        self._learners = (self.lengths, *learners)
         self.shadows = Shadows()
 
     def look(self, call: Call, model: Model) -> Look:
         """What is known of a call that is to go to `model`."""
         kind = prompt_kind(call)
         ratio = self.ratios.bytes_per_token(model.name, kind)
+        prompt_tokens = max(1, int(call.ask.text_bytes / ratio))
+        hint = LengthHint.of(call, model.name, prompt_tokens)
         prefix = Prefix()
         if self.prefixes is not None and not model.cloud:
             prefix = prompt_prefix(call, prefix_seed(call, model))
         return Look(
             session=call.session,
-            prompt_tokens=max(1, int(call.ask.text_bytes / ratio)),
-            output_tokens=min(_OUTPUT_TOKENS, call.ask.max_tokens or _OUTPUT_TOKENS),
+            prompt_tokens=prompt_tokens,
+            output_tokens=0 if call.wire == "embeddings" else self.lengths.expect(hint),
             blocks=prefix.blocks,
             block_tokens=BLOCK_BYTES / (ID_BYTES if kind == "ids" else ratio),
             whole=prefix.whole,
@@ -210,6 +216,7 @@ class Balancer:
             stream=call.stream,
             kind=kind,
             prompt_bytes=0 if call.ask.media else call.ask.text_bytes,
+            hint=hint,
         )
 
     def rank(
@@ -251,7 +258,8 @@ class Balancer:
             if view.kv_capacity_tokens:
                 room = int(view.kv_capacity_tokens / look.block_tokens)
                 self.prefixes.resize(best.replica, room)
-            self.prefixes.insert(best.replica, look.blocks)
+            tail = 0 if look.previous else look.whole
+            self.prefixes.insert(best.replica, look.blocks, tail)
             self.shared.placed(best.replica, choice.news(best.replica))
             if look.whole:
                 self.prefixes.insert(best.replica, (look.whole,))
