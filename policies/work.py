@@ -3,12 +3,13 @@
 Requests are a poor measure of load: one may have 50 tokens and another 20,000. The work that a
 replica has, this call included, is
 
-    ahead = prefill_tokens * prefill_s + output_tokens * token_s
+    ahead = read(prefill_tokens) + output_tokens * token_s
             + inflight * request_s * expected output
-            + unseen * (prompt * prefill_s + expected output * token_s)
-    own   = uncached prompt * prefill_s + expected output * token_s
+            + unseen * (read(prompt) + expected output * token_s)
+    own   = read(uncached prompt) + expected output * token_s
     work  = (ahead + own) / weight + kv_s * pressure(KV use) + recent_weight * recent work
 
+    read    = Pace.read_s of so many prompt tokens
     token_s = step_s / batch + request_s           GPU time of one output token
     pressure(k) = k / (1 - k), beyond k = 0.95 its tangent
 
@@ -53,13 +54,14 @@ class PredictedWork:
         self, ask: BalanceAsk, views: Sequence[ReplicaView], *, reuse: bool = True
     ) -> list[float]:
         """Seconds by replica; without `reuse` as if nobody held anything of the prompt."""
-        cached = ask.cached if reuse else {}
+        cached, tokens = ask.cached if reuse else {}, max(1, ask.prompt_tokens)
         output, batch = max(0, ask.output_tokens), self.batch
         found = []
         for view, ahead_s in zip(views, self.ahead_s(ask, views), strict=True):
             pace = view.pace
-            own = max(1, ask.prompt_tokens - max(0, cached.get(view.id, 0)))
-            own_s = own * pace.prefill_s + output * (pace.step_s / batch + pace.request_s)
+            own = max(1, tokens - max(0, cached.get(view.id, 0)))
+            own_s = pace.read_s(own, own * (tokens - own / 2))
+            own_s += output * (pace.step_s / batch + pace.request_s)
             seconds = ahead_s + own_s / weight(view)
             if view.recent_s > 0.0:
                 seconds += self.recent_weight * recent_s(ask, view)
@@ -77,7 +79,7 @@ class PredictedWork:
             pace = view.pace
             token_s = pace.step_s / batch + pace.request_s
             seconds = (
-                view.prefill_tokens * pace.prefill_s
+                pace.read_s(view.prefill_tokens, view.prefill_pairs)
                 + view.output_tokens * token_s
                 + view.inflight * pace.request_s * output
             )
@@ -88,7 +90,8 @@ class PredictedWork:
 
     def alike_s(self, ask: BalanceAsk, view: ReplicaView) -> float:
         """The work of a call like this one there, nothing of it being cached."""
-        own_s = max(1, ask.prompt_tokens) * view.pace.prefill_s
+        tokens = max(1, ask.prompt_tokens)
+        own_s = view.pace.read_s(tokens, tokens * tokens / 2)
         return own_s + max(0, ask.output_tokens) * self._token_s(view.pace)
 
     def predict(
