@@ -11,6 +11,10 @@ Reading is timed from one first token to the next, so that waiting in a queue is
 slowness. Tokens between the first and the last also wait for the prompts of others; those are
 taken out by what was sent to the replica meanwhile, and answers that waited mostly for them are
 left out.
+
+A replica that was found slow gets little or nothing, and so could never show that it is not slow
+any more: it may have been warming up, or throttling. While it has nothing in flight, what was
+learnt therefore fades to its mean of all times, by half in FADE_HALF_LIFE_S.
 """
 
 from __future__ import annotations
@@ -29,17 +33,21 @@ _FASTEST_RATE = 0.5
 _WIDEST = 3.0  # one answer counts as at most 20 times too slow or too fast
 _FACTOR_RANGE = 6.0  # a factor stays between 1/400 and 400
 _KV_FULL = 0.9
+_DOUBT_AFTER_S = 10.0
+FADE_HALF_LIFE_S = 20.0
+_SURE_AFTER = 20  # answers, until the mean of all times counts for half
 _SHORTEST_ANSWER = 8  # tokens; the gaps of fewer say little
 
 
 @dataclass(slots=True)
 class _Factor:
-    """The logarithm of a correction. `bias` follows the sign of recent errors, `error` their
-    size."""
+    """The logarithm of a correction. `bias` follows the sign of recent errors, `total` is the
+    sum of all logarithms so far."""
 
     log: float = 0.0
     bias: float = 0.0
     seen: int = 0
+    total: float = 0.0
 
     def learn(self, log_ratio: float, share: float) -> None:
         error = max(-_WIDEST, min(log_ratio, _WIDEST))
@@ -48,11 +56,19 @@ class _Factor:
         early = 1.0 / (1.0 + self.seen)
         rate = min(_FASTEST_RATE, _RATE + early + 0.6 * abs(self.bias))
         self.log = max(-_FACTOR_RANGE, min(self.log + rate * share * error, _FACTOR_RANGE))
+        self.total += self.log
+
+    def fade(self, kept: float) -> None:
+        """Keeps this share of what is off the mean of all times."""
+        mean = self.total / (self.seen + _SURE_AFTER)
+        self.log = mean + kept * (self.log - mean)
+        self.bias *= kept
 
 
 @dataclass(slots=True)
 class _Learnt:
-    """`read` uncached prompt tokens and pairs have brought first tokens since `since_s`."""
+    """`read` uncached prompt tokens and pairs have brought first tokens since `since_s`. At
+    `told_s` it last said anything."""
 
     prior: Pace
     prefill: _Factor = field(default_factory=_Factor)
@@ -63,6 +79,11 @@ class _Learnt:
     ttft_error: float = 0.0
     tpot_error: float = 0.0
     answers: int = 0
+    told_s: float = 0.0
+
+    def fade(self, kept: float) -> None:
+        for factor in (self.prefill, self.first, self.step):
+            factor.fade(kept)
 
     def pace(self) -> Pace:
         prior, step = self.prior, math.exp(self.step.log)
@@ -83,6 +104,7 @@ class PaceLearner:
     def __init__(self, fleet: Fleet, priors: Mapping[str, Pace]) -> None:
         self._fleet, self._priors = fleet, priors
         self._learnt: dict[str, _Learnt] = {}
+        self._faded_s = fleet.clock()
         for spec in fleet.specs():
             fleet.set_pace(spec.id, self._of(spec.id).prior)
 
@@ -110,9 +132,11 @@ class PaceLearner:
         return learnt
 
     def on_first_token(self, placed: Placed, lease: Lease, now: float) -> None:
+        self._fade(now)
+        learnt = self._of(lease.replica)
+        learnt.told_s = now
         if not placed.look.stream:
             return  # the whole answer came at once
-        learnt = self._of(lease.replica)
         found = forecast(placed.ask, placed.view)
         seen_s = max(1e-6, now - lease.taken_s)
         learnt.ttft_error += 0.1 * (abs(found.ttft_s - seen_s) / seen_s - learnt.ttft_error)
@@ -123,6 +147,18 @@ class PaceLearner:
         if now - learnt.since_s > found.first_s / 4:
             self._learn_service(learnt, placed, now)
             self._fleet.set_pace(lease.replica, learnt.pace())
+
+    def _fade(self, now: float) -> None:
+        """Once a second at most: doubts what is known of replicas that have been idle."""
+        elapsed_s = now - self._faded_s
+        if elapsed_s < 1.0:
+            return
+        self._faded_s, kept = now, 0.5 ** (elapsed_s / FADE_HALF_LIFE_S)
+        for name, learnt in self._learnt.items():
+            idle = now - learnt.told_s > _DOUBT_AFTER_S and not self._fleet.own(name).requests
+            if idle and learnt.prefill.seen + learnt.step.seen:
+                learnt.fade(kept)
+                self._fleet.set_pace(name, learnt.pace())
 
     def _learn_service(self, learnt: _Learnt, placed: Placed, now: float) -> None:
         """What was read since the last first token, or since it was sent if that was later,
@@ -147,10 +183,12 @@ class PaceLearner:
         error: BaseException | None,
         usage: Usage | None,
     ) -> None:
+        self._fade(now)
         tokens = usage.output_tokens if usage is not None and error is None else 0
         if lease.first_s is None or not placed.look.stream or tokens < _SHORTEST_ANSWER:
             return
         learnt = self._of(lease.replica)
+        learnt.told_s = now
         view = self._fleet.view(lease.replica)
         others = (placed.view.inflight + view.inflight) / 2 + placed.view.unseen
         context = (placed.view.context_tokens + view.context_tokens) / 2 + lease.work.prompt_tokens

@@ -110,3 +110,54 @@ def test_prompts_of_others_are_not_taken_for_slowness() -> None:
     lease.finish(None, Usage(1000, 50))
     other.finish(asyncio.CancelledError())
     assert rig.pace.step_s == pytest.approx(0.01, rel=0.05)
+
+
+class Trickle:
+    """Three replicas, a trickle of calls that the policy places, and one slow spell of `c`."""
+
+    def __init__(self, slow: float, until_s: float) -> None:
+        self.clock, self._slow, self._until_s = FakeClock(), slow, until_s
+        self._began_s = self.clock()
+        specs = [ReplicaSpec(name, "m", "small", "") for name in "abc"]
+        self.fleet = Fleet(specs, clock=self.clock)
+        tier = Tier("small", 0, "7b", (Model("m", "small"),))
+        self.balancer = Balancer(
+            self.fleet,
+            PolicyHolder(PolicySet.build([tier])),
+            clock=self.clock,
+            draw=random.Random(1).random,
+            learners=[PaceLearner(self.fleet, dict.fromkeys("abc", PRIOR))],
+        )
+
+    def serve(self, seconds: float) -> dict[str, int]:
+        """Calls one by one for so long; how many each replica got."""
+        got = dict.fromkeys("abc", 0)
+        end_s = self.clock() + seconds
+        while self.clock() < end_s:
+            choice = self.balancer.rank("small", ["m"], Look(f"s{self.clock()}", 1000, 50))
+            lease = asyncio.run(self.balancer.take(choice))
+            spell = lease.replica == "c" and self.clock() - self._began_s < self._until_s
+            factor = self._slow if spell else 1.0
+            self.clock.advance(0.12 * factor)
+            lease.first_token()
+            self.clock.advance(0.5 * factor)
+            lease.finish(None, Usage(1000, 50))
+            got[lease.replica] += 1
+        return got
+
+
+@pytest.mark.parametrize("slow", [3.0, 10.0, 30.0])
+def test_a_replica_that_was_slow_for_a_while_gets_its_share_again(slow: float) -> None:
+    made = Trickle(slow, until_s=60.0)
+    spell = made.serve(60.0)
+    assert spell["c"] < 0.2 * sum(spell.values())
+    made.serve(180.0)
+    after = made.serve(120.0)
+    assert 0.25 < after["c"] / sum(after.values()) < 0.42
+
+
+def test_a_replica_that_stays_slow_is_only_asked_now_and_then() -> None:
+    made = Trickle(10.0, until_s=1e9)
+    made.serve(300.0)
+    got = made.serve(600.0)
+    assert 1 <= got["c"] < 0.05 * sum(got.values())
