@@ -15,7 +15,7 @@ from typing import Any, TypeVar
 from tierway.bench.balance_rig import VirtualClock
 from tierway.bench.engine_clock import EngineClock
 from tierway.bench.hub import MemoryHub
-from tierway.bench.loads import Asked
+from tierway.bench.loads import LOOK_TOKENS, Asked
 from tierway.bench.profiles import Profile, profile
 from tierway.policies.physics import pace
 from tierway.policies.policyset import PolicySet
@@ -106,7 +106,7 @@ class ProductGateway:
         clock: VirtualClock,
         draw: random.Random,
         believed: Sequence[Profile],
-        look_tokens: int = 64,
+        look_tokens: int = LOOK_TOKENS,
         weights: Sequence[float] | None = None,
         hub: MemoryHub | None = None,
     ) -> None:

@@ -117,11 +117,9 @@ def _chosen(options: argparse.Namespace) -> list[Named]:
         raise ValueError(f"--only {options.only}: known are {', '.join(known)}")
     if options.quick:
         chosen = [shortened(named) for named in chosen if named.quick or options.only]
-    return [one if options.seeds is None else _seeded(one, options.seeds) for one in chosen]
-
-
-def _seeded(named: Named, seeds: int) -> Named:
-    return replace(named, seeds=seeds)
+    return [
+        replace(one, seeds=options.seeds or one.seeds, few=one.few or options.few) for one in chosen
+    ]
 
 
 def _parser() -> argparse.ArgumentParser:
@@ -130,6 +128,7 @@ def _parser() -> argparse.ArgumentParser:
     )
     parser.add_argument("--only", metavar="NAME,…", help="loads whose names begin so")
     parser.add_argument("--quick", action="store_true", help="a few loads, short, one seed")
+    parser.add_argument("--few", action="store_true", help="only what targets compare with")
     parser.add_argument("--seeds", type=positive, help="runs of each policy (2, or 5)")
     parser.add_argument("--jobs", type=positive, default=1, help="processes at once (1)")
     parser.add_argument(

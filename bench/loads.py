@@ -19,8 +19,12 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Protocol
 
+from tierway.policies.prefix_blocks import BLOCK_BYTES
+
 _SESSION_SHIFT = 24  # a session has fewer blocks than 2 ** 24
-LOOK_TOKENS = 64
+LOOK_TOKENS = BLOCK_BYTES // 4
+"""A block of the gateway's, at four bytes a token."""
+
 _BITS = (1 << 64) - 1
 _WHOLE = 1 << 62  # far from any key of a block
 

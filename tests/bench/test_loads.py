@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from tierway.bench.loads import Asked, SessionText, TurnPlan, Turns, hashed
+from tierway.bench.loads import LOOK_TOKENS, Asked, SessionText, TurnPlan, Turns, hashed
 from tierway.bench.loads_traces import BlockText, Recorded, read_trace, replayed
 
 
@@ -47,7 +47,7 @@ def test_what_was_generated_may_be_lost_to_the_next_turn() -> None:
     turns = _turns(reuse_generated=False)
     (_, first), _ = turns.begin()
     assert len(first.keys(16)) == first.prompt_tokens // 16
-    assert first.blocks() == tuple(hashed(key) for key in first.keys(64))
+    assert first.blocks() == tuple(hashed(key) for key in first.keys(LOOK_TOKENS))
 
 
 def test_lengths_and_times_are_told_by_the_seed() -> None:
