@@ -20,10 +20,11 @@ from tierway.bench.profiles import Profile, profile
 from tierway.policies.physics import pace
 from tierway.policies.policyset import PolicySet
 from tierway.policies.types import Model, Tier, Usage
-from tierway.router.balancer import Balancer, Look, Placed, PolicyHolder
+from tierway.router.balancer import Balancer, Look, PolicyHolder
 from tierway.router.facts import Facts
 from tierway.router.fleet import Fleet, Lease, ReplicaSpec
 from tierway.router.pace import PaceLearner
+from tierway.router.predict import LengthHint
 from tierway.router.prefixes import PrefixIndex
 from tierway.router.prompts import PromptLearner
 from tierway.router.ratio import TokenRatios
@@ -52,30 +53,6 @@ def fleet_profile(model: str, gpu: str) -> Profile:
         profile(names[0])  # says what is wrong
     made = next((one for one in found if one.kv_capacity_tokens >= _LEAST_KV_TOKENS), found[-1])
     return replace(made, max_model_len=made.kv_capacity_tokens)
-
-
-@dataclass(slots=True)
-class _Mean:
-    """The mean length of the answers so far, as a Learner of the Balancer."""
-
-    tokens: int = 256
-    _sum: int = 0
-    _count: int = 0
-
-    def on_first_token(self, placed: Placed, lease: Lease, now: float) -> None:
-        pass
-
-    def on_end(
-        self,
-        placed: Placed,
-        lease: Lease,
-        now: float,
-        error: BaseException | None,
-        usage: Usage | None,
-    ) -> None:
-        if usage is not None:
-            self._sum, self._count = self._sum + usage.output_tokens, self._count + 1
-            self.tokens = max(1, self._sum // self._count)
 
 
 @dataclass(slots=True)
@@ -113,7 +90,7 @@ class ProductGateway:
         self._engines = engines
         self._names = [f"model@gpu-{number:02}:8000" for number in range(len(believed))]
         self._numbers = {name: number for number, name in enumerate(self._names)}
-        self._clock, self._sent, self._expected = clock, 0, _Mean()
+        self._clock, self._sent = clock, 0
         specs = [
             ReplicaSpec(
                 name,
@@ -146,20 +123,21 @@ class ProductGateway:
             learners=(
                 PaceLearner(fleet, priors),
                 PromptLearner(index, TokenRatios()),
-                self._expected,
             ),
         )
 
     def send(self, asked: Asked, blocks: tuple[int, ...]) -> ProductTicket:
+        hint = LengthHint(_MODEL, asked.session, asked.prompt_tokens)
         look = Look(
             session=asked.session,
             prompt_tokens=asked.prompt_tokens,
-            output_tokens=self._expected.tokens,
+            output_tokens=self.balancer.lengths.expect(hint),
             blocks=blocks,
             block_tokens=float(asked.text.look_tokens),
             whole=asked.whole,
             previous=asked.previous,
             answered_tokens=asked.answered_tokens,
+            hint=hint,
         )
         choice = self.balancer.rank(_TIER, (_MODEL,), look, sequence=self._sent)
         self._sent += 1
