@@ -118,9 +118,12 @@ def _built_in() -> dict[str, Factory]:
     plain = {
         "round_robin": Policy("round_robin", InTurn()),
         "random": Policy("random", Drawn()),
-        "least_request": Policy("least_request", Best(), least),
+        "least_request": Policy("least_request", Best(), least, predict=LeastRequest().predict),
         "weighted_least_request": Policy(
-            "weighted_least_request", Best(), ((WeightedLeastRequest(), 1.0),)
+            "weighted_least_request",
+            Best(),
+            ((WeightedLeastRequest(), 1.0),),
+            predict=WeightedLeastRequest().predict,
         ),
         "power_of_two": Policy("power_of_two", TwoChoices(), least),
         "consistent_hash": Policy("consistent_hash", Best(), ((Rendezvous(), 1.0),)),

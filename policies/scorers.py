@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from hashlib import blake2b
 
-from tierway.policies.types import BalanceAsk, ReplicaView
+from tierway.policies.types import BalanceAsk, Cost, ReplicaView
 
 
 @dataclass(frozen=True, slots=True)
@@ -20,6 +20,12 @@ class LeastRequest:
 
     def score(self, ask: BalanceAsk, views: Sequence[ReplicaView]) -> Sequence[float]:
         return [1.0 / (1.0 + max(0, view.inflight)) for view in views]
+
+    def predict(
+        self, ask: BalanceAsk, view: ReplicaView, score: float
+    ) -> tuple[float, float, Cost]:
+        """No times, and a price in requests."""
+        return 0.0, 0.0, Cost(float(max(0, view.inflight)), 1.0)
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,6 +39,14 @@ class WeightedLeastRequest:
             view.weight / (view.weight + 1.0 + max(0, view.inflight)) if view.weight > 0.0 else 0.0
             for view in views
         ]
+
+    def predict(
+        self, ask: BalanceAsk, view: ReplicaView, score: float
+    ) -> tuple[float, float, Cost | None]:
+        """No times, and a price in requests per weight."""
+        if view.weight <= 0.0:
+            return 0.0, 0.0, None
+        return 0.0, 0.0, Cost((1.0 + max(0, view.inflight)) / view.weight, 1.0 / view.weight)
 
 
 @dataclass(frozen=True, slots=True)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections import Counter
 from collections.abc import Iterable, Sequence
 
 import pytest
@@ -85,6 +86,25 @@ def test_the_best_are_offered_with_what_the_policy_knew_of_them() -> None:
             assert offer.known.prefill_tokens == view.prefill_tokens
             assert offer.work == Work(2560, 2560, 100)
         assert choice.view("m@h3:1").inflight == 3
+
+    asyncio.run(main())
+
+
+@pytest.mark.parametrize("policy", ["llm", "least_request", "weighted_least_request"])
+def test_a_burst_over_sixteen_gateways_is_spread_by_each_policy_that_counts(policy: str) -> None:
+    """Known fault 16, and 15: nobody has heard anything of the others when all choose."""
+
+    async def main() -> None:
+        for replicas, most in ((4, 4), (16, 2)):
+            clock = FakeClock()
+            hub = MemoryHub(clock)
+            placed: Counter[str] = Counter()
+            for number in range(16):
+                made = balancer(Scripted(), policy=policy, count=replicas, draw=number / 16)
+                made.clock = made.fleet.clock = clock
+                made.shared = hub.join(made.fleet)
+                placed[await send(made)] += 1
+            assert max(placed.values()) <= most
 
     asyncio.run(main())
 
