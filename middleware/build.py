@@ -73,7 +73,7 @@ from tierway.router.pace import PaceLearner
 from tierway.router.post import JsonPost
 from tierway.router.prefixes import PrefixIndex
 from tierway.router.probes import HttpProbe, Poller
-from tierway.router.prompts import PromptLearner
+from tierway.router.prompts import PromptLearner, hearing
 from tierway.router.ratio import TokenRatios
 from tierway.router.route import TierRouter
 from tierway.router.shared import HURRY_S, PATIENCE_S, MemoryState
@@ -356,7 +356,7 @@ async def _shared_state(
         name=given.name,
         gateway=f"{socket.gethostname()}:{os.getpid()}:{secrets.token_hex(4)}",
         clock=time.monotonic,
-        on_placed=prefixes.insert,
+        on_placed=hearing(prefixes, fleet),
     )
     await shared.start()
     stack.push_async_callback(shared.aclose)

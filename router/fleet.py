@@ -177,6 +177,9 @@ class Fleet:
         for replica in self._replicas.values():
             self._by_model.setdefault(replica.spec.model, []).append(replica)
 
+    def __contains__(self, replica_id: str) -> bool:
+        return replica_id in self._replicas
+
     def specs(self) -> list[ReplicaSpec]:
         return [replica.spec for replica in self._replicas.values()]
 

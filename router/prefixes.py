@@ -31,7 +31,7 @@ _PRINT = 0xFFF  # one follower's fingerprint
 _PRINT_BITS = 12
 _FOURTH = _PRINT << (3 * _PRINT_BITS)
 _FIRST_REPLICA = 1 << (4 * _PRINT_BITS)
-_SWEPT = 256  # entries of removed replicas cleaned up at each insertion
+_SWEPT = 256  # entries of removed replicas cleaned up at each insertion, beside its own number
 _SAME_ROOM = 0.1  # a room that changes by less is the same
 _ENTRY_BYTES = 72  # two int objects of a table's entry
 
@@ -107,7 +107,7 @@ class PrefixIndex:
         """The replica was given a prompt with these blocks. What has no room is not held.
         `tail` stands for the rest of a conversation's first prompt, too short for a block: it
         follows the last one, and is not held."""
-        self._sweep(_SWEPT)
+        self._sweep(_SWEPT + len(blocks))  # more than any insertion can leave behind
         holder = self._holder(replica)
         held, table, bit = holder.held, self._table, holder.bit
         follower = (tail & _PRINT) or 1 if tail and len(blocks) <= holder.room else 0

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
+
 from tierway.policies.errors import Refused
 from tierway.policies.types import Usage
 from tierway.policies.usage import reported_cached
 from tierway.router.balancer import Placed
-from tierway.router.fleet import Lease
+from tierway.router.fleet import Fleet, Lease
 from tierway.router.prefixes import PrefixIndex
 from tierway.router.ratio import TokenRatios
 
@@ -40,3 +42,14 @@ class PromptLearner:
         # one new document at once: then less was there than will be, and nothing was lost.
         if (reported or 0) >= held or placed.view.prefill_tokens <= 0:
             self._prefixes.correct(lease.replica, held, reported)
+
+
+def hearing(prefixes: PrefixIndex, fleet: Fleet) -> Callable[[str, Sequence[int]], None]:
+    """Takes in what other gateways sent where; replicas that only they have are not kept, or
+    their names would add up as fleets change."""
+
+    def on_placed(replica: str, blocks: Sequence[int]) -> None:
+        if replica in fleet:
+            prefixes.insert(replica, blocks)
+
+    return on_placed

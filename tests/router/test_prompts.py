@@ -17,7 +17,7 @@ from tierway.policies.types import Ask, Call, Model, Tier, Usage
 from tierway.router.balancer import Balancer, Look, PolicyHolder
 from tierway.router.fleet import Facts, Fleet, Lease, ReplicaSpec
 from tierway.router.prefixes import PrefixIndex
-from tierway.router.prompts import PromptLearner
+from tierway.router.prompts import PromptLearner, hearing
 from tierway.router.ratio import TokenRatios
 
 MODEL = Model("m", "small", served_name="served")
@@ -276,3 +276,13 @@ def test_many_that_ask_about_one_new_document_at_once_are_no_lost_cache() -> Non
     for call in calls[:5]:  # but what was read long ago and is not there any more is lost
         stand.serve(call, usage(900, 0))
     assert stand.cached(before) == {}
+
+
+def test_placements_of_other_gateways_count_for_replicas_that_are_ours_too() -> None:
+    stand = Stand()
+    on_placed = hearing(stand.index, stand.fleet)
+    call = chat(("user", SYSTEM))
+    for replica in ("b", "theirs"):
+        on_placed(replica, stand.look(call).blocks)
+    assert list(stand.cached(call)) == ["b"]
+    assert list(stand.index.stats().blocks) == ["b"]
