@@ -54,7 +54,7 @@ _LEAST_SPEED = 1e-3
 _MOST_WEIGHT = 1e9
 _KV_FULL = 0.9
 _EXPLAINED = 4
-_PAID_BACK = 0.9  # of computing anew what everybody shares, by those who come later
+PAID_BACK = 0.9  # of computing anew what everybody shares, by those who come later
 RECENT_HALF_LIFE_S = 10.0
 
 
@@ -154,7 +154,7 @@ class LlmPolicy:
             paid_s = own_s
             if cached < shared:
                 pairs = private * (tokens - private / 2)
-                paid_s -= _PAID_BACK * (own_s - view.pace.read_s(private, pairs))
+                paid_s -= PAID_BACK * (own_s - view.pace.read_s(private, pairs))
             wait_s = (first_s + queue_s + kv_s) * slow
             prompt_s = paid_s * slow
             if private > 0:

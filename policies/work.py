@@ -25,7 +25,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-from tierway.policies.latency import forecast_parts
+from tierway.policies.latency import PAID_BACK, forecast_parts
 from tierway.policies.readings import filled, kv_use, recent_s, unseen, weight
 from tierway.policies.types import BalanceAsk, Cost, Pace, ReplicaView
 
@@ -116,7 +116,8 @@ class Completion:
 
         (ttft + expected output * seconds per token) / weight + recent_weight * recent work
 
-    with the forecast of latency.py. Greedy: it looks at this call only, not at what the choice
+    with the forecast of latency.py, where reading what everybody shares counts a tenth: others
+    follow who need not. Greedy: it looks at this call only, not at what the choice
     costs others, so `llm` is better under load. The fields are the options of
     `predicted_latency`.
     """
@@ -131,6 +132,7 @@ class Completion:
         scores = []
         for view, count in zip(views, more, strict=True):
             first_s, queue_s, own_s, kv_s, step_s = forecast_parts(ask, view, count)
+            own_s -= PAID_BACK * _common_s(ask, view, own_s)
             answer_s = first_s + queue_s + own_s + kv_s + output * step_s
             seconds = answer_s / weight(view) + self.recent_weight * recent_s(ask, view)
             scores.append(1.0 / (1.0 + max(0.0, seconds)))
@@ -146,6 +148,16 @@ class Completion:
             prefill_token_s=view.pace.prefill_s / speed,
         )
         return *expected(ask, view), cost
+
+
+def _common_s(ask: BalanceAsk, view: ReplicaView, own_s: float) -> float:
+    """How much of the time to read its own prompt goes to what everybody shares."""
+    tokens = ask.prompt_tokens
+    common = min(ask.common_tokens, tokens)
+    if ask.cached.get(view.id, 0) >= common:
+        return 0.0
+    private = tokens - common
+    return max(0.0, own_s - view.pace.read_s(private, private * (tokens - private / 2)))
 
 
 def expected(ask: BalanceAsk, view: ReplicaView) -> tuple[float, float]:

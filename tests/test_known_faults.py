@@ -14,7 +14,7 @@ import pytest
 TESTS = Path(__file__).parent
 CACHE = {1, 2, 3, 4, 5, 6, 7, 8, 9, 11, 12, 13, 14, 16, 17, 18, 19, 20, 22, 25, 26, 28, 30}
 CACHE |= {33, 35, 36, 37}
-BALANCER = {1, 2, 3, 5, 7, 8, 10, 11, 15, 16, 18, 19, 20, 23}
+BALANCER = {1, 2, 3, 5, 7, 8, 9, 10, 11, 12, 14, 15, 16, 18, 19, 20, 23, 24, 25}
 
 
 @pytest.mark.parametrize(("kind", "reported"), [("known", CACHE), ("balancer", BALANCER)])
