@@ -3,7 +3,7 @@
 A replica starts with the pace that its GPU and model promise (policies/physics.py). Three
 factors correct it: of the time per prompt token, of what a first token takes beside its prompt,
 and of a step. Each answer gives two ratios of seen to predicted time; their logarithms move the
-factors by `rate`, the ratio of reading divided over the parts of its prediction. The rate rises
+factors by `rate`, the ratio of reading that of its larger part: the prompt or the rest. The rate rises
 while errors keep one sign, so that a replica that slows down is known after a dozen answers,
 and noise moves little.
 
@@ -172,8 +172,10 @@ class PaceLearner:
         said_s = pace.first_s + read_s
         log_ratio = math.log(max(1e-6, seen_s) / said_s)
         share = read_s / said_s
-        learnt.prefill.learn(log_ratio, share)
-        learnt.first.learn(log_ratio, 1.0 - share)
+        if share >= 0.5:
+            learnt.prefill.learn(log_ratio, share)
+        else:  # short prompts tell little of the time of a token, however many they are
+            learnt.first.learn(log_ratio, 1.0 - share)
 
     def on_end(
         self,
