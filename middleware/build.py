@@ -35,6 +35,7 @@ from tierway.middleware.cache_stores import Made, made_store
 from tierway.middleware.config import Settings, read_secret
 from tierway.middleware.demo import DEMO_STORE, start_demo_fleet
 from tierway.middleware.edge import Edge
+from tierway.middleware.length_metrics import LengthCollector
 from tierway.middleware.logs import log_request
 from tierway.middleware.metrics import Metrics
 from tierway.middleware.parts import AdminKeys, Parts
@@ -563,7 +564,7 @@ def _metrics(
         policy_version=lambda: balancer.policies.current.version,
         prices=prices,
         shadow=lambda: stage.shadow.counts if stage.shadow else {},
-        collectors=(PolicyCollector(balancer.shadows),),
+        collectors=(PolicyCollector(balancer.shadows), LengthCollector(balancer.lengths)),
         shared=balancer.shared.status,
     )
 

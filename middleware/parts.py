@@ -89,6 +89,7 @@ class Parts:
             "cache": self._cache_state(),
             "state": asdict(self.dispatcher.balancer.shared.status()),
             "prefixes": self._prefix_state(),
+            "lengths": self._length_state(),
             "tenants": [tenant.name for tenant in self.settings.tenants],
             "policies": {
                 "version": policies.version,
@@ -100,6 +101,11 @@ class Parts:
     def _prefix_state(self) -> dict[str, Any] | None:
         prefixes = self.dispatcher.balancer.prefixes
         return None if prefixes is None else asdict(prefixes.stats())
+
+    def _length_state(self) -> dict[str, Any]:
+        """By model, how well the lengths of its answers are foretold."""
+        errors = self.dispatcher.balancer.lengths.errors()
+        return {model: asdict(found) for model, found in errors.items()}
 
     def _cache_state(self) -> dict[str, Any]:
         """`entries` are those held here, `bytes` what the store takes, as of seconds ago."""
