@@ -3,9 +3,9 @@
 A replica starts with the pace that its GPU and model promise (policies/physics.py). Three
 factors correct it: of the time per prompt token, of what a first token takes beside its prompt,
 and of a step. Each answer gives two ratios of seen to predicted time; their logarithms move the
-factors by `rate`, the ratio of reading that of its larger part: the prompt or the rest. The rate rises
-while errors keep one sign, so that a replica that slows down is known after a dozen answers,
-and noise moves little.
+factors by `rate`, the ratio of reading that of its larger part: the prompt or the rest. The rate
+rises while errors keep one sign, so that a replica that slows down is known after a dozen
+answers, and noise moves little.
 
 Reading is timed from one first token to the next, so that waiting in a queue is not taken for
 slowness. Tokens between the first and the last also wait for the prompts of others; those are
