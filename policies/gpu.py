@@ -119,6 +119,8 @@ class Idleness:
         busy = view.gpu_utilisation
         if busy is None or not gpu_fresh(ask, view, rules.gpu_fresh_s):
             return None
+        if busy <= rules.utilisation_threshold:
+            return 1.0
         waiting = view.waiting if engine_fresh(ask, view, rules.fresh_s) else None
         queue = max(0, waiting or 0)
         use = memory_use(ask, view, rules)

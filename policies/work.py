@@ -129,12 +129,15 @@ class Completion:
 
     def score(self, ask: BalanceAsk, views: Sequence[ReplicaView]) -> Sequence[float]:
         more, output = unseen(ask, views, self.fresh_s), max(0, ask.output_tokens)
+        common = min(ask.common_tokens, ask.prompt_tokens)
         scores = []
         for view, count in zip(views, more, strict=True):
             first_s, queue_s, own_s, kv_s, step_s = forecast_parts(ask, view, count)
-            own_s -= PAID_BACK * _common_s(ask, view, own_s)
-            answer_s = first_s + queue_s + own_s + kv_s + output * step_s
-            seconds = answer_s / weight(view) + self.recent_weight * recent_s(ask, view)
+            if ask.cached.get(view.id, 0) < common:
+                own_s -= PAID_BACK * _common_s(ask, view, own_s)
+            seconds = (first_s + queue_s + own_s + kv_s + output * step_s) / weight(view)
+            if view.recent_s > 0.0:
+                seconds += self.recent_weight * recent_s(ask, view)
             scores.append(1.0 / (1.0 + max(0.0, seconds)))
         return scores
 
@@ -151,12 +154,10 @@ class Completion:
 
 
 def _common_s(ask: BalanceAsk, view: ReplicaView, own_s: float) -> float:
-    """How much of the time to read its own prompt goes to what everybody shares."""
+    """How much of the time to read its own prompt goes to what everybody shares, where the
+    replica does not hold all of that."""
     tokens = ask.prompt_tokens
-    common = min(ask.common_tokens, tokens)
-    if ask.cached.get(view.id, 0) >= common:
-        return 0.0
-    private = tokens - common
+    private = max(0, tokens - ask.common_tokens)
     return max(0.0, own_s - view.pace.read_s(private, private * (tokens - private / 2)))
 
 
