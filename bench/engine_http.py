@@ -112,10 +112,17 @@ def _head(status: int, content_type: bytes, headers: Sequence[tuple[bytes, bytes
 Handler = Callable[[HttpRequest, Reply], Awaitable[None]]
 
 
+class Connections(set["HttpProtocol"]):
+    """The living ones of a server. Once it is `closed` a new one ends at once: a connection that
+    was accepted a moment before is made after its server has closed the others."""
+
+    closed = False
+
+
 class HttpProtocol(asyncio.Protocol):
     """One connection. `connections` holds the living ones, for the server to close."""
 
-    def __init__(self, handler: Handler, connections: set[HttpProtocol]) -> None:
+    def __init__(self, handler: Handler, connections: Connections) -> None:
         self._handler = handler
         self._connections = connections
         self._parser = httptools.HttpRequestParser(self)
@@ -131,6 +138,8 @@ class HttpProtocol(asyncio.Protocol):
         if sock is not None:
             sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         self._connections.add(self)
+        if self._connections.closed:
+            self.transport.abort()
 
     def connection_lost(self, exc: Exception | None) -> None:
         self._connections.discard(self)

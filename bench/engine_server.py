@@ -25,7 +25,7 @@ from tierway.bench.engine_chunks import Chunks, ToolCall, error_body
 from tierway.bench.engine_embeddings import as_base64, embed
 from tierway.bench.engine_generation import Generation, Part
 from tierway.bench.engine_gpus import SimulatedGpus
-from tierway.bench.engine_http import HttpProtocol, HttpRequest, Reply
+from tierway.bench.engine_http import Connections, HttpProtocol, HttpRequest, Reply
 from tierway.bench.engine_load_header import load_header
 from tierway.bench.engine_loop import EngineLoop
 from tierway.bench.engine_metrics import EngineMetrics
@@ -79,12 +79,13 @@ class EngineServer:
         )
         self._metrics = EngineMetrics(self.engine, self.model)
         self._loop = EngineLoop(self.engine, clock, self._metrics.observe)
-        self._connections: set[HttpProtocol] = set()
+        self._connections = Connections()
         self._server: asyncio.Server | None = None
         self._answered = 0
 
     async def start(self, host: str = "127.0.0.1", port: int = 0) -> int:
         """Listens and returns the port; 0 takes a free one."""
+        self._connections.closed = False
         self._server = await asyncio.get_running_loop().create_server(
             lambda: HttpProtocol(self._handle, self._connections), host, port
         )
@@ -93,8 +94,9 @@ class EngineServer:
 
     async def aclose(self) -> None:
         """Ends every connection and job at once; may be called twice."""
+        self._connections.closed = True
         if self._server is not None:
-            self._server.close()
+            await _stop_accepting(self._server)
         tasks = [one.task for one in self._connections if one.task is not None]
         for connection in list(self._connections):
             connection.transport.abort()
@@ -272,6 +274,15 @@ class EngineServer:
             "parent": None,
             "max_model_len": self.profile.max_model_len,
         }
+
+
+async def _stop_accepting(server: asyncio.Server) -> None:
+    """Closes the listening sockets once all they have accepted are connections: asyncio loses
+    those between the two, sockets and all, when the server goes first."""
+    for listening in server.sockets:
+        asyncio.get_running_loop().remove_reader(listening.fileno())
+    await asyncio.sleep(0)
+    server.close()
 
 
 async def serve_engine(

@@ -761,6 +761,28 @@ def test_serve_engine_runs_until_cancelled() -> None:
     run(main)
 
 
+@pytest.mark.parametrize("rounds", range(5))
+def test_who_was_accepted_as_the_server_closed_is_closed_too(rounds: int) -> None:
+    async def main() -> None:
+        server = EngineServer(profile("8b-a100"))
+        port = await server.start()
+        with contextlib.ExitStack() as stack:
+            clients = [stack.enter_context(socket.create_connection(("127.0.0.1", port)))]
+            clients += [stack.enter_context(socket.socket()) for _ in range(3)]
+            for client in clients[1:]:
+                client.connect(("127.0.0.1", port))
+            for _ in range(rounds):
+                await asyncio.sleep(0)
+            await server.aclose()
+            for client in clients:
+                client.setblocking(False)
+                with contextlib.suppress(ConnectionResetError):
+                    asked = asyncio.get_running_loop().sock_recv(client, 1)
+                    assert await asyncio.wait_for(asked, 5) == b""
+
+    run(main)
+
+
 def test_a_fleet_in_a_child_process() -> None:
     async def main() -> None:
         specs = [
