@@ -112,9 +112,9 @@ def _kv_wait_s(view: ReplicaView, needed: int, step: float) -> float:
 class LlmPolicy:
     """The policy of that name; the fields are its options, all >= 0. See the module."""
 
-    surcharge: float = 5.0
+    surcharge: float = 12.0
     output_weight: float = 0.3
-    spread: float = 12.0
+    spread: float = 16.0
     kv_full_s: float = 20.0
     recent_weight: float = 0.02
     fresh_s: float = field(default=5.0, metadata={"above": 0.0})

@@ -17,7 +17,7 @@ from fakes import completion, stream_of
 
 from tierway.middleware import Gateway
 
-PASS_THROUGH = 400
+PASS_THROUGH = 480
 HIT = 170
 PER_TOKEN = 22
 
