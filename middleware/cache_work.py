@@ -21,7 +21,7 @@ from tierway.cache.int8_rows import pack
 from tierway.cache.sealed_store import MARK as SEALED
 from tierway.cache.store import Selection, is_reset
 from tierway.cache.upkeep import Faults
-from tierway.middleware import build
+from tierway.middleware import build_cache
 from tierway.middleware.cache_lines import LineFile, entry_of, line_of, read_lines
 from tierway.middleware.config import Settings
 from tierway.policies.errors import CacheError
@@ -36,7 +36,7 @@ Step = Callable[[int], None]
 @asynccontextmanager
 async def opened(settings: Settings, environ: Mapping[str, str]) -> AsyncIterator[CacheStore]:
     """The configured store, without memory for the case that it cannot be used: CacheError."""
-    store = build.make_store(settings, environ, Faults())
+    store = build_cache.make_store(settings, environ, Faults())
     await store.start()
     try:
         yield store
@@ -48,7 +48,7 @@ async def opened(settings: Settings, environ: Mapping[str, str]) -> AsyncIterato
 async def encoding(settings: Settings, environ: Mapping[str, str]) -> AsyncIterator[Embedder]:
     """The configured encoder, started. Raises CacheError."""
     transport = Transport(connect_timeout_s=settings.resilience.connect_timeout_s)
-    embedder = build.new_embedder(settings.cache.embedder, environ, transport)
+    embedder = build_cache.new_embedder(settings.cache.embedder, environ, transport)
     try:
         await embedder.start()
         yield embedder

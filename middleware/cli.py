@@ -247,7 +247,7 @@ def _bench(arguments: argparse.Namespace) -> int:
 def _cache_setting(path: str | None) -> tuple[Embedder, Setting]:
     """What of a configuration file, or of the defaults, decides in the cache; ConfigError."""
     from tierway.bench.cache_rig import Setting
-    from tierway.middleware.build import new_embedder
+    from tierway.middleware.build_cache import new_embedder
     from tierway.middleware.catalog import verifiers
     from tierway.middleware.config import resolve
     from tierway.router.transport import Transport

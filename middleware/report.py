@@ -24,7 +24,7 @@ from tierway.cache.lessons import MARK, PAIR_TTL_S, Near, mark_body
 from tierway.cache.report import Pair, Summary, read, summarise
 from tierway.cache.upkeep import Faults
 from tierway.middleware import config as configuration
-from tierway.middleware.build import make_store
+from tierway.middleware.build_cache import make_store
 from tierway.middleware.config import Settings
 from tierway.middleware.demo import DEMO_STORE
 from tierway.policies.errors import CacheError, ConfigError

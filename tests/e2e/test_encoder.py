@@ -16,7 +16,7 @@ from e2e.conftest import EngineUrls
 from e2e.servers import ask, ask_until_cached, configuration, eventually, gateway, outcome
 from e2e.stand import engine, stand, until
 
-from tierway.middleware import build
+from tierway.middleware import classes
 
 CAPITAL, OTHER_WORDS = "What is the capital of France?", "What's France's capital?"
 
@@ -25,7 +25,7 @@ CAPITAL, OTHER_WORDS = "What is the capital of France?", "What's France's capita
 def embedder(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
     """Puts a class of e2e.scripted in the place of the built-in encoder."""
     name = str(request.param)
-    monkeypatch.setitem(build.CLASSES, "embedder.builtin", f"e2e.scripted:{name}")
+    monkeypatch.setitem(classes.CLASSES, "embedder.builtin", f"e2e.scripted:{name}")
     return name
 
 

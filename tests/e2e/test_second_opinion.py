@@ -13,7 +13,7 @@ import pytest
 from e2e.scripted import TIDES, TIDES_TOO, JudgeEngine
 from e2e.stand import Stand, engine, stand, until
 
-from tierway.middleware import build
+from tierway.middleware import classes
 from tierway.middleware.explain import explain
 
 DEBUG = {"x-tierway-debug": "1"}
@@ -21,7 +21,7 @@ DEBUG = {"x-tierway-debug": "1"}
 
 @pytest.fixture(autouse=True)
 def in_doubt(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(build.CLASSES, "embedder.builtin", "e2e.scripted:InDoubt")
+    monkeypatch.setitem(classes.CLASSES, "embedder.builtin", "e2e.scripted:InDoubt")
 
 
 def run(
