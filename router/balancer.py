@@ -250,7 +250,7 @@ class Balancer:
         lease = self.fleet.lease(
             best.replica,
             work,
-            cost_s=best.ttft_s + best.tpot_s * look.output_tokens,
+            cost_s=(best.ttft_s + best.tpot_s * look.output_tokens) / (1 + max(0, view.inflight)),
             read_by_s=None if look.stream else ask.now_s + best.ttft_s,
             watch=Placed(look, ask, view, best, self._learners, choice.held.get(best.replica, 0)),
         )

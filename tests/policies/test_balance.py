@@ -271,7 +271,7 @@ def test_wrong_options_are_refused(name: str, options: dict[str, object], fault:
 
 
 def test_options_take_effect() -> None:
-    fleet = [view("a", recent_s=1.0), view("b", inflight=1)]
+    fleet = [view("a", recent_s=0.05), view("b", inflight=1)]
     assert first("llm", ask(tokens=10), fleet) == "a"
-    worn = build_policy("llm", {"recent_weight": 10})
+    worn = build_policy("llm", {"recent_weight": 100})
     assert worn.rank(ask(tokens=10), fleet).candidates[0].replica == "b"

@@ -146,7 +146,7 @@ def test_the_next_turn_goes_where_the_last_one_was(kind: str) -> None:
     for number in range(5):
         for session in draw.sample(range(16), 16):
             homes.setdefault(session, set()).add(stand.serve(turn(session, number)))
-    assert sum(len(home) for home in homes.values()) <= 18
+    assert sum(len(home) for home in homes.values()) <= 20
     assert len(set.union(*homes.values())) == 8
 
 
