@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import json
 import signal
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
+import pytest
 from e2e.servers import configuration, engines, eventually, gateway, load
 
 
@@ -71,6 +72,15 @@ def test_a_watched_file_is_taken_when_it_stands_still(tmp_path: Path) -> None:
             assert running.errors.count("did you mean") == 1
 
 
+@pytest.fixture
+def terminal() -> Iterator[None]:
+    """SIGHUP as it is on a terminal: under nohup it is ignored, and children inherit that."""
+    before = signal.signal(signal.SIGHUP, signal.SIG_DFL)
+    yield
+    signal.signal(signal.SIGHUP, before)
+
+
+@pytest.mark.usefixtures("terminal")
 def test_the_demo_has_no_file_and_ends_with_its_terminal(tmp_path: Path) -> None:
     with gateway(tmp_path, None, demo=True) as running:
         answer = running.admin("POST", "/admin/reload")
