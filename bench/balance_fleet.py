@@ -22,12 +22,14 @@ from tierway.policies.policyset import PolicySet
 from tierway.policies.types import Model, Tier, Usage
 from tierway.router.balancer import Balancer, Look, PolicyHolder
 from tierway.router.facts import Facts
-from tierway.router.fleet import Fleet, Lease, ReplicaSpec
+from tierway.router.fleet import Fleet
+from tierway.router.lease import Lease
 from tierway.router.pace import PaceLearner
 from tierway.router.predict import LengthHint
 from tierway.router.prefixes import PrefixIndex
 from tierway.router.prompts import PromptLearner
 from tierway.router.ratio import TokenRatios
+from tierway.router.replica import ReplicaSpec
 
 T = TypeVar("T")
 

@@ -32,8 +32,10 @@ from tierway.policies.policyset import PolicySet
 from tierway.policies.types import Ask, Call, Model, Pace, Tier, Turn
 from tierway.router.balancer import Balancer, PolicyHolder
 from tierway.router.facts import Facts, GpuFacts
-from tierway.router.fleet import Fleet, Lease, ReplicaSpec
+from tierway.router.fleet import Fleet
+from tierway.router.lease import Lease
 from tierway.router.prefixes import PrefixIndex
+from tierway.router.replica import ReplicaSpec
 
 T = TypeVar("T")
 

@@ -28,9 +28,9 @@ from tierway.policies.verifier import Verifier
 from tierway.policies.volatile import time_sensitive
 from tierway.router.dispatch import Ladder
 from tierway.router.engines import ENGINES
-from tierway.router.fleet import ReplicaSpec
 from tierway.router.gpus import GpuSource
 from tierway.router.opinion import may_judge
+from tierway.router.replica import ReplicaSpec
 from tierway.router.route import RouteRules
 from tierway.router.transport import Origin
 from tierway.router.upstreams import root_url

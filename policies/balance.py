@@ -18,17 +18,12 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from math import prod
-from operator import attrgetter
 
-from tierway.policies.filters import Available, Untried
+from tierway.policies.filters import FILTERS, sift
 from tierway.policies.protocols import Filter, Picker, Scorer
 from tierway.policies.types import BalanceAsk, Candidate, Cost, Ranking, ReplicaView
 
-FILTERS: tuple[Filter, ...] = (Available(), Untried())
 EXPLAINED = 4
-
-_by_id = attrgetter("id")
-
 
 Predict = Callable[[BalanceAsk, ReplicaView, float], tuple[float, float, Cost | None]]
 """(ttft_s, tpot_s, cost) of a call on a replica which has this score; see Candidate."""
@@ -51,7 +46,7 @@ class Policy:
     def rank(self, ask: BalanceAsk, views: Sequence[ReplicaView]) -> Ranking:
         """All replicas that may take the call, best first; none if none may. The only one
         left needs no score: it has 1 and no reasons."""
-        kept, excluded = self._sift(ask, sorted(views, key=_by_id))
+        kept, excluded = sift(ask, views, self.filters)
         if len(kept) < 2:
             alone = tuple(self._candidate(ask, view, 1.0, {}) for view in kept)
             return Ranking(alone, excluded, self.name)
@@ -66,21 +61,6 @@ class Policy:
         ]
         told += [Candidate(kept[i].id, scores[i]) for i in order[EXPLAINED:]]
         return Ranking(tuple(told), excluded, self.name)
-
-    def _sift(
-        self, ask: BalanceAsk, views: Sequence[ReplicaView]
-    ) -> tuple[list[ReplicaView], tuple[tuple[str, str], ...]]:
-        kept: list[ReplicaView] = []
-        excluded: list[tuple[str, str]] = []
-        for view in views:
-            for item in self.filters:
-                reason = item.excludes(ask, view)
-                if reason is not None:
-                    excluded.append((view.id, reason))
-                    break
-            else:
-                kept.append(view)
-        return kept, tuple(excluded)
 
     def _scores(
         self,

@@ -36,9 +36,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from operator import attrgetter
 
-from tierway.policies.balance import FILTERS
+from tierway.policies.filters import sift
+from tierway.policies.readings import filled, kv_use, recent_s, unseen
 from tierway.policies.types import (
     GPU_FRESH_S,
     BalanceAsk,
@@ -56,7 +56,6 @@ _MOST_WEIGHT = 1e9
 _KV_FULL = 0.9
 _EXPLAINED = 4
 PAID_BACK = 0.9  # of computing anew what everybody shares, by those who come later
-RECENT_HALF_LIFE_S = 10.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -124,28 +123,28 @@ class LlmPolicy:
 
     def rank(self, ask: BalanceAsk, views: Sequence[ReplicaView]) -> Ranking:
         """All replicas that may take the call, the cheapest first."""
-        kept, excluded = _sift(ask, views)
+        kept, excluded = sift(ask, views)
         if not kept:
             return Ranking((), excluded, self.name)
-        unseen = self._unseen(ask, kept)
-        prices = self._prices(ask, kept, unseen)
+        prices = self._prices(ask, kept, unseen(ask, kept, self.fresh_s))
         order = _order(prices, ask.draw)
         best = [_candidate(kept[index], prices[index]) for index in order[:_EXPLAINED]]
         rest = [Candidate(kept[at].id, 1.0 / (1.0 + prices[at][0])) for at in order[_EXPLAINED:]]
         return Ranking((*best, *rest), excluded, self.name)
 
     def _prices(
-        self, ask: BalanceAsk, views: Sequence[ReplicaView], unseen: Sequence[float]
+        self, ask: BalanceAsk, views: Sequence[ReplicaView], others: Sequence[float]
     ) -> list[_Price]:
         count = len(views)
         token_s = self.surcharge * sum([view.pace.prefill_s for view in views]) / count
         pair_s = self.surcharge * sum([view.pace.pair_s for view in views]) / count
-        crowd = sum([view.inflight for view in views]) + sum(unseen)
+        crowd = sum([view.inflight for view in views]) + sum(others)
         even = self.output_weight * ask.output_tokens / (crowd / count + 1.0 + self.spread)
         tokens, shared = ask.prompt_tokens, min(ask.common_tokens, ask.prompt_tokens)
         cached_by, spread = ask.cached, 1.0 + self.spread
+        overs = filled([self._kv_over(ask, view) for view in views])
         prices = []
-        for view, more, over in zip(views, unseen, self._kv_overs(ask, views), strict=True):
+        for view, more, over in zip(views, others, overs, strict=True):
             first_s, queue_s, own_s, kv_s, step = forecast_parts(ask, view, more)
             slow = 1.0 if _as_paced(view) else _slowness(ask, view)
             even_step = even * step * slow
@@ -162,47 +161,17 @@ class LlmPolicy:
                 prompt_s += private * (token_s + pair_s * (tokens - private / 2))
             decode_s = even_step * load
             full_s = self.kv_full_s * over
-            recent_s = self.recent_weight * _recent_s(ask, view) if view.recent_s > 0.0 else 0.0
-            cost_s = wait_s + prompt_s + decode_s + full_s + recent_s
-            parts = (wait_s, prompt_s, decode_s, full_s, recent_s)
+            tie_s = self.recent_weight * recent_s(ask, view)
+            cost_s = wait_s + prompt_s + decode_s + full_s + tie_s
+            parts = (wait_s, prompt_s, decode_s, full_s, tie_s)
             more_s = even * load * view.pace.request_s * slow + even_step
             prices.append((cost_s, parts, first_s + queue_s + own_s + kv_s, step, more_s, slow))
         return prices
 
-    def _unseen(self, ask: BalanceAsk, views: Sequence[ReplicaView]) -> list[float]:
-        """Requests from elsewhere; where facts are too old, what the others have on average, so
-        that silence never looks like idleness."""
-        known = [view.unseen for view in views if self._fresh(ask, view)]
-        if len(known) == len(views):
-            return known
-        mean = sum(known) / len(known) if known else 0.0
-        return [view.unseen if self._fresh(ask, view) else mean for view in views]
-
-    def _fresh(self, ask: BalanceAsk, view: ReplicaView) -> bool:
-        return view.facts_at_s is not None and ask.now_s - view.facts_at_s <= self.fresh_s
-
-    def _kv_overs(self, ask: BalanceAsk, views: Sequence[ReplicaView]) -> list[float]:
-        """By replica; silence is taken for what the others have, and not for room."""
-        overs = [self._kv_over(ask, view) for view in views]
-        known = [over for over in overs if over is not None]
-        if len(known) == len(overs):
-            return known
-        mean = sum(known) / len(known) if known else 0.0
-        return [mean if over is None else over for over in overs]
-
     def _kv_over(self, ask: BalanceAsk, view: ReplicaView) -> float | None:
-        """How far the share of KV memory in use, with what is still to be read and this call, is
-        above the limit; None where nothing tells it."""
-        capacity = view.kv_capacity_tokens
-        if view.kv_usage is not None and self._fresh(ask, view):
-            own = max(0, ask.prompt_tokens - ask.cached.get(view.id, 0))
-            more = own + view.prefill_tokens
-            use = view.kv_usage + (more / capacity if capacity else 0.0)
-        elif capacity:
-            use = (view.context_tokens + ask.prompt_tokens) / capacity
-        else:
-            return None
-        return max(0.0, min(use, 2.0) - _KV_FULL)
+        """How far the share of KV memory in use is above the limit; None where nothing tells it."""
+        use = kv_use(ask, view, self.fresh_s)
+        return None if use is None else max(0.0, use - _KV_FULL)
 
 
 _Parts = tuple[float, float, float, float, float]
@@ -225,24 +194,6 @@ def _candidate(view: ReplicaView, price: _Price) -> Candidate:
     return Candidate(view.id, 1.0 / (1.0 + cost_s), reasons, ttft_s, step, cost)
 
 
-def _sift(
-    ask: BalanceAsk, views: Sequence[ReplicaView]
-) -> tuple[list[ReplicaView], tuple[tuple[str, str], ...]]:
-    kept = [view for view in views if view.available and view.id not in ask.tried]
-    kept.sort(key=_by_id)
-    if len(kept) == len(views):
-        return kept, ()
-    excluded = []
-    for view in views:
-        reasons = [reason for item in FILTERS if (reason := item.excludes(ask, view)) is not None]
-        if reasons:
-            excluded.append((view.id, reasons[0]))
-    return kept, tuple(sorted(excluded))
-
-
-_by_id = attrgetter("id")
-
-
 def _order(prices: Sequence[_Price], draw: float) -> list[int]:
     """The cheapest first; equal costs (to a nanosecond) begin where the draw falls."""
     count = len(prices)
@@ -250,11 +201,6 @@ def _order(prices: Sequence[_Price], draw: float) -> list[int]:
     keys = [(round(price[0], 9), (at - first) % count, at) for at, price in enumerate(prices)]
     keys.sort()
     return [at for _, _, at in keys]
-
-
-def _recent_s(ask: BalanceAsk, view: ReplicaView) -> float:
-    age_s = max(0.0, ask.now_s - view.recent_at_s)
-    return float(view.recent_s * 0.5 ** (age_s / RECENT_HALF_LIFE_S))
 
 
 def _as_paced(view: ReplicaView) -> bool:

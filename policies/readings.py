@@ -9,9 +9,9 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 
-from tierway.policies.latency import RECENT_HALF_LIFE_S
 from tierway.policies.types import BalanceAsk, ReplicaView
 
+RECENT_HALF_LIFE_S = 10.0
 _LEAST_SPEED = 1e-3
 _MOST_USE = 2.0
 
@@ -64,8 +64,12 @@ def recent_s(ask: BalanceAsk, view: ReplicaView) -> float:
     """Predicted seconds of work given to it lately, faded by half every RECENT_HALF_LIFE_S."""
     if view.recent_s <= 0.0:
         return 0.0
-    age_s = max(0.0, ask.now_s - view.recent_at_s)
-    return float(view.recent_s * 0.5 ** (age_s / RECENT_HALF_LIFE_S))
+    return view.recent_s * faded(ask.now_s - view.recent_at_s)
+
+
+def faded(age_s: float) -> float:
+    """What is left, as a share, of work given so long ago."""
+    return float(0.5 ** (max(0.0, age_s) / RECENT_HALF_LIFE_S))
 
 
 def weight(view: ReplicaView) -> float:

@@ -32,7 +32,7 @@ from tierway.policies.types import (
     Usage,
 )
 from tierway.router.balancer import Balancer, Choice, Look
-from tierway.router.fleet import Lease
+from tierway.router.lease import Lease
 
 _OVERFLOW = b"context_length_exceeded"
 

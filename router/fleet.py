@@ -1,168 +1,22 @@
 """The replicas of all models: what is known of each, what is in flight, who is out.
 
-Policies see frozen `ReplicaView`s; only this module changes a replica. A slot is a `Lease`: taken
-before a request is sent, given back exactly once whatever happens, so counts cannot leak or turn
-negative. Breakers are fed by what became of each lease.
+Policies see frozen `ReplicaView`s; only the fleet and the leases it gives change a replica.
+Breakers are fed by what became of each lease.
 """
 
 from __future__ import annotations
 
 import heapq
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
-from typing import Protocol
+from dataclasses import replace
 
 from tierway.policies.errors import UpstreamTimeout
-from tierway.policies.latency import RECENT_HALF_LIFE_S
 from tierway.policies.protocols import Clock
 from tierway.policies.resilience import Breaker, BreakerRules, may_open, verdict
-from tierway.policies.types import Counts, Pace, ReplicaView, Usage, Work
+from tierway.policies.types import Counts, Pace, ReplicaView, Work
 from tierway.router.facts import Facts, GpuFacts, LoadReport
-from tierway.router.gpus import GpuSource
-
-_NOTHING = Counts()
-
-Given = tuple[int, float]
-"""Uncached prompt tokens, and their pairs (see Work)."""
-
-
-@dataclass(frozen=True, slots=True)
-class ReplicaSpec:
-    """A replica as configured. `id` is stable: `model@host:port`."""
-
-    id: str
-    model: str
-    tier: str
-    url: str
-    engine: str = "generic"
-    weight: float = 1.0
-    gpu: str = ""
-    gpus: int = 1
-    preallocates: bool = True
-    telemetry: GpuSource | None = None
-    node: str = ""
-    zone: str = ""
-
-
-@dataclass(slots=True)
-class _Replica:
-    """`view` is what policies see, None when something of it has changed since it was made.
-    `given` counts all uncached prompt tokens ever sent there and their pairs; `unseen` are the
-    last two readings of how many requests the engine had beside those of all gateways: the lesser
-    counts, as a page and the counts are never of quite the same moment."""
-
-    spec: ReplicaSpec
-    breaker: Breaker
-    pace: Pace
-    facts: Facts = field(default_factory=Facts)
-    gpu: GpuFacts = field(default_factory=GpuFacts)
-    inflight: int = 0
-    prompt_tokens: int = 0
-    prefill_tokens: int = 0
-    prefill_pairs: float = 0.0
-    output_tokens: int = 0
-    given: Given = (0, 0.0)
-    others: Counts = _NOTHING
-    unseen: tuple[float, float] = (0.0, 0.0)
-    recent_s: float = 0.0
-    recent_at_s: float = 0.0
-    unread: list[tuple[float, int, Lease]] = field(default_factory=list)
-    served: int = 0
-    failed: int = 0
-    draining: bool = False
-    alive: bool = True
-    view: ReplicaView | None = None
-
-    def fade(self, now: float) -> None:
-        """Lets the recent work fade to this moment."""
-        self.recent_s *= 0.5 ** max(0.0, (now - self.recent_at_s) / RECENT_HALF_LIFE_S)
-        self.recent_at_s = now
-
-    def book(self, work: Work, sign: int) -> None:
-        self.inflight += sign
-        self.prompt_tokens += sign * work.prompt_tokens
-        self.output_tokens += sign * work.output_tokens
-        self.view = None
-
-    def counts(self) -> Counts:
-        """What this gateway has in flight there."""
-        return Counts(
-            self.inflight,
-            self.prompt_tokens,
-            self.prefill_tokens,
-            self.output_tokens,
-            self.prompt_tokens + self.output_tokens,
-        )
-
-
-class Watch(Protocol):
-    """Sees the course of a lease, each moment once."""
-
-    def on_first_token(self, lease: Lease, now: float) -> None: ...
-    def on_end(
-        self, lease: Lease, now: float, error: BaseException | None, usage: Usage | None
-    ) -> None: ...
-
-
-class Lease:
-    """One slot on one replica, taken for `work`. `first_token` and `finish` count once; later
-    calls do nothing. `taken_s` is when it was taken, `first_s` when the first token came."""
-
-    __slots__ = (
-        "_ended",
-        "_fleet",
-        "_reading",
-        "_replica",
-        "_watch",
-        "first_s",
-        "given_at_first",
-        "replica",
-        "taken_s",
-        "work",
-    )
-
-    def __init__(
-        self, fleet: Fleet, replica: _Replica, work: Work, now: float, watch: Watch | None
-    ) -> None:
-        self.replica = replica.spec.id
-        self.work = work
-        self.taken_s = now
-        self.first_s: float | None = None
-        self.given_at_first: Given = (0, 0.0)
-        self._fleet, self._replica = fleet, replica
-        self._watch = watch
-        self._reading, self._ended = True, False
-
-    def first_token(self) -> None:
-        """The prompt is read: its tokens wait no longer."""
-        if self.first_s is None and not self._ended:
-            self.first_s = self._fleet.clock()
-            self.given_at_first = self._replica.given
-            self.prompt_read()
-            if self._watch is not None:
-                self._watch.on_first_token(self, self.first_s)
-
-    def prompt_read(self) -> None:
-        """Takes the prompt out of what waits to be read, without saying that a token came."""
-        if self._reading:
-            self._reading = False
-            replica, work = self._replica, self.work
-            replica.prefill_tokens -= work.prefill_tokens
-            replica.prefill_pairs -= work.prefill_pairs
-            self._replica.view = None
-
-    def finish(self, error: BaseException | None = None, usage: Usage | None = None) -> None:
-        """`error` is what ended the request, None for a good answer; `usage` what that
-        reported. A request given up by its client ends with CancelledError, which says nothing
-        about the replica."""
-        if self._ended:
-            return
-        self.prompt_read()
-        self._ended = True
-        self._replica.book(self.work, -1)
-        self._fleet.judge(self._replica, error)
-        if self._watch is not None:
-            self._watch.on_end(self, self._fleet.clock(), error, usage)
+from tierway.router.lease import Lease, Watch
+from tierway.router.replica import NOTHING, Given, Replica, ReplicaSpec, view_of
 
 
 class Fleet:
@@ -171,9 +25,9 @@ class Fleet:
     ) -> None:
         self.clock = clock
         self._rules = rules or BreakerRules()
-        self._replicas = {spec.id: _Replica(spec, Breaker(self._rules), Pace()) for spec in specs}
+        self._replicas = {spec.id: Replica(spec, Breaker(self._rules), Pace()) for spec in specs}
         self._leases = 0
-        self._by_model: dict[str, list[_Replica]] = {}
+        self._by_model: dict[str, list[Replica]] = {}
         for replica in self._replicas.values():
             self._by_model.setdefault(replica.spec.model, []).append(replica)
 
@@ -201,8 +55,8 @@ class Fleet:
             not r.draining and r.alive for r in replicas
         )
 
-    def _views(self, replicas: Sequence[_Replica], now: float) -> list[ReplicaView]:
-        views = [_view(replica, now) for replica in replicas]
+    def _views(self, replicas: Sequence[Replica], now: float) -> list[ReplicaView]:
+        views = [view_of(replica, now) for replica in replicas]
         if any(view.available for view in views):
             return views
         return [
@@ -239,18 +93,18 @@ class Fleet:
         lease = Lease(self, replica, work, now, watch)
         if read_by_s is not None:
             self._leases += 1
-            heapq.heappush(replica.unread, (read_by_s, self._leases, lease))
+            heapq.heappush(replica.unread, (read_by_s, self._leases, lease.prompt_read))
         return lease
 
     def own(self, replica_id: str) -> Counts:
         """What this gateway has in flight on a replica; nothing on one that is not here."""
         replica = self._replicas.get(replica_id)
-        return _NOTHING if replica is None else replica.counts()
+        return NOTHING if replica is None else replica.counts()
 
     def others(self, replica_id: str) -> Counts:
         """What all other gateways have in flight there, as was last heard."""
         replica = self._replicas.get(replica_id)
-        return _NOTHING if replica is None else replica.others
+        return NOTHING if replica is None else replica.others
 
     def set_others(self, others: Mapping[str, Counts]) -> None:
         """What all other gateways have in flight, for the replicas that are named."""
@@ -260,7 +114,7 @@ class Fleet:
                 replica.others, replica.view = found, None
 
     def view(self, replica_id: str) -> ReplicaView:
-        return _view(self._replicas[replica_id], self.clock())
+        return view_of(self._replicas[replica_id], self.clock())
 
     def given(self, replica_id: str) -> Given:
         """What was sent to a replica since the start."""
@@ -309,7 +163,7 @@ class Fleet:
             self._rejoin(replica)
         replica.draining, replica.view = draining, None
 
-    def _rejoin(self, replica: _Replica) -> None:
+    def _rejoin(self, replica: Replica) -> None:
         """Nothing was given to it while it was out. It starts with what the others of its model
         were given lately, or it would be given everything until it has as much."""
         now = self.clock()
@@ -335,7 +189,7 @@ class Fleet:
         replica = self._replicas[replica_id]
         return replica.served, replica.failed
 
-    def judge(self, replica: _Replica, error: BaseException | None) -> None:
+    def judge(self, replica: Replica, error: BaseException | None) -> None:
         now = self.clock()
         found = verdict(error)
         replica.view = None
@@ -350,7 +204,7 @@ class Fleet:
         if was_out and replica.breaker.closed:
             self._rejoin(replica)
 
-    def _may_open(self, replica: _Replica, now: float, *, slow: bool) -> bool:
+    def _may_open(self, replica: Replica, now: float, *, slow: bool) -> bool:
         """Statistics never take out the last of a model, and at most half of a tier: what fails
         everywhere is no replica's fault. More only where another of the model answers nearly
         always, so that the fault must be the replica's, and not for slowness: that is load, and
@@ -363,56 +217,3 @@ class Fleet:
         out = sum(1 for r in others if not r.breaker.allows(now))
         proven = not slow and any(r.breaker.reliable(now) for r in same)
         return proven or may_open(out, len(peers))
-
-
-def _view(replica: _Replica, now: float) -> ReplicaView:
-    while replica.unread and replica.unread[0][0] <= now:
-        heapq.heappop(replica.unread)[2].prompt_read()
-    view = replica.view
-    if view is None or not replica.breaker.closed:
-        view = replica.view = _made(replica, now)
-    return view
-
-
-def _made(replica: _Replica, now: float) -> ReplicaView:
-    spec, facts, gpu, others = replica.spec, replica.facts, replica.gpu, replica.others
-    reason = ""
-    if replica.draining:
-        reason = "draining"
-    elif not replica.breaker.allows(now):
-        reason = f"breaker {replica.breaker.state(now)}"
-    prompt_tokens = replica.prompt_tokens + others.prompt_tokens
-    return ReplicaView(
-        id=spec.id,
-        model=spec.model,
-        tier=spec.tier,
-        inflight=replica.inflight + others.requests,
-        inflight_tokens=prompt_tokens,
-        prefill_tokens=replica.prefill_tokens + others.prefill_tokens,
-        prefill_pairs=replica.prefill_pairs,
-        output_tokens=replica.output_tokens + others.output_tokens,
-        context_tokens=replica.prompt_tokens + replica.output_tokens + others.context_tokens,
-        weight=spec.weight,
-        available=not reason,
-        unavailable_reason=reason,
-        waiting=facts.waiting,
-        running=facts.running,
-        kv_usage=facts.kv_usage,
-        kv_capacity_tokens=facts.kv_capacity_tokens,
-        facts_at_s=facts.read_s,
-        gpu=spec.gpu or gpu.model,
-        gpus=spec.gpus,
-        gpu_utilisation=gpu.utilisation,
-        gpu_memory_used_bytes=gpu.memory_used_bytes,
-        gpu_memory_bytes=gpu.memory_bytes,
-        gpu_temperature_celsius=gpu.temperature_celsius,
-        gpu_throttled=gpu.throttled,
-        gpu_facts_at_s=gpu.read_s,
-        preallocates=spec.preallocates,
-        pace=replica.pace,
-        unseen=min(replica.unseen),
-        recent_s=replica.recent_s,
-        recent_at_s=replica.recent_at_s,
-        node=spec.node,
-        zone=spec.zone,
-    )

@@ -26,7 +26,9 @@ from dataclasses import dataclass, field
 from tierway.policies.latency import forecast, step_s
 from tierway.policies.types import Pace, ReplicaView, Usage
 from tierway.router.balancer import Placed
-from tierway.router.fleet import Fleet, Given, Lease
+from tierway.router.fleet import Fleet
+from tierway.router.lease import Lease
+from tierway.router.replica import Given
 
 _RATE = 0.08
 _FASTEST_RATE = 0.5

@@ -29,7 +29,7 @@ from tierway.policies.types import Call, Usage
 
 if TYPE_CHECKING:
     from tierway.router.balancer import Placed
-    from tierway.router.fleet import Lease
+    from tierway.router.lease import Lease
 
 K = TypeVar("K", bound=Hashable)
 

@@ -16,7 +16,8 @@ from collections import Counter
 from tierway.policies.errors import Dropped, GatewayError, Refused
 from tierway.policies.protocols import Clock
 from tierway.router.engines import ENGINES, Engine, read_facts
-from tierway.router.fleet import Fleet, ReplicaSpec
+from tierway.router.fleet import Fleet
+from tierway.router.replica import ReplicaSpec
 from tierway.router.transport import Origin, Transport
 
 logger = logging.getLogger(__name__)

@@ -8,7 +8,8 @@ from tierway.policies.errors import Refused
 from tierway.policies.types import Usage
 from tierway.policies.usage import reported_cached
 from tierway.router.balancer import Placed
-from tierway.router.fleet import Fleet, Lease
+from tierway.router.fleet import Fleet
+from tierway.router.lease import Lease
 from tierway.router.prefixes import PrefixIndex
 from tierway.router.ratio import TokenRatios
 

@@ -17,9 +17,10 @@ from urllib.parse import urlsplit
 from tierway.policies.errors import GatewayError
 from tierway.policies.protocols import Clock
 from tierway.router.facts import GpuFacts
-from tierway.router.fleet import Fleet, ReplicaSpec
+from tierway.router.fleet import Fleet
 from tierway.router.gpu_pages import GpuReading, read_gpus
 from tierway.router.gpus import Throttling, choose, together
+from tierway.router.replica import ReplicaSpec
 from tierway.router.transport import Origin, Transport
 
 logger = logging.getLogger(__name__)

@@ -11,7 +11,9 @@ from tierway.cache.redis_link import RedisLink
 from tierway.policies.protocols import SharedState
 from tierway.policies.sharing import Offer
 from tierway.policies.types import Cost, Counts, Work
-from tierway.router.fleet import Fleet, Lease, ReplicaSpec
+from tierway.router.fleet import Fleet
+from tierway.router.lease import Lease
+from tierway.router.replica import ReplicaSpec
 from tierway.router.shared_redis import RedisState
 
 WORK = Work(100, 80, 50)

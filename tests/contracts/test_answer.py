@@ -18,7 +18,8 @@ from tierway.policies.protocols import Answer
 from tierway.policies.types import Head, Source, Work
 from tierway.router.cloud_stream import CloudStream
 from tierway.router.dispatch import LeasedAnswer
-from tierway.router.fleet import Fleet, ReplicaSpec
+from tierway.router.fleet import Fleet
+from tierway.router.replica import ReplicaSpec
 from tierway.router.sse import Framer
 from tierway.router.upstreams import StreamAnswer, WholeAnswer, _Deadline
 

@@ -20,8 +20,9 @@ from tierway.policies.resilience import RetryBudget
 from tierway.policies.types import Call, Model, Tier
 from tierway.router.balancer import Balancer, PolicyHolder
 from tierway.router.dispatch import Dispatcher
-from tierway.router.fleet import Fleet, ReplicaSpec
+from tierway.router.fleet import Fleet
 from tierway.router.opinion import TierOpinion
+from tierway.router.replica import ReplicaSpec
 
 PAIRS = [("How do tides work?", "What makes tides work?"), ("一", "二"), ("", "a" * 400)]
 

@@ -12,7 +12,7 @@ from tierway.middleware.catalog import cache_rules, paces
 from tierway.middleware.settings import CacheSettings
 from tierway.policies.cacheability import CacheRules, lookup
 from tierway.policies.types import CacheControl, Controls, Model, Tier
-from tierway.router.fleet import ReplicaSpec
+from tierway.router.replica import ReplicaSpec
 
 
 def rules(*ttl_rules: dict[str, Any], **more: Any) -> CacheRules:

@@ -9,8 +9,8 @@ from config_cases import faults
 
 from tierway.middleware import catalog
 from tierway.middleware.config import Settings
-from tierway.router.fleet import ReplicaSpec
 from tierway.router.gpus import GpuSource
+from tierway.router.replica import ReplicaSpec
 
 
 def specs(data: dict[str, Any]) -> list[ReplicaSpec]:

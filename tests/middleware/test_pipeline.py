@@ -36,7 +36,8 @@ from tierway.policies.resilience import RetryBudget
 from tierway.policies.types import CacheControl, Call, Controls, Model, Tier, Trace, Usage
 from tierway.router.balancer import Balancer, PolicyHolder
 from tierway.router.dispatch import Dispatcher
-from tierway.router.fleet import Fleet, ReplicaSpec
+from tierway.router.fleet import Fleet
+from tierway.router.replica import ReplicaSpec
 from tierway.router.route import RouteRules, TierRouter
 
 FRANCE = "What is the capital of France?"

@@ -21,9 +21,10 @@ from fakes import FakeClock
 from tierway.policies.policyset import PolicySet
 from tierway.policies.types import Model, Pace, Tier, Usage, Work
 from tierway.router.balancer import Balancer, Look, PolicyHolder
-from tierway.router.fleet import Fleet, ReplicaSpec
+from tierway.router.fleet import Fleet
 from tierway.router.pace import PaceLearner
 from tierway.router.prefixes import PrefixIndex
+from tierway.router.replica import ReplicaSpec
 
 PACE = Pace(prefill_s=1e-4, first_s=0.02, step_s=0.01, request_s=0.0005)
 

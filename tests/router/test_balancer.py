@@ -11,7 +11,8 @@ from tests.fakes import FakeClock
 from tierway.policies.policyset import PolicySet
 from tierway.policies.types import Model, Tier
 from tierway.router.balancer import Balancer, Look, PolicyHolder
-from tierway.router.fleet import Fleet, ReplicaSpec
+from tierway.router.fleet import Fleet
+from tierway.router.replica import ReplicaSpec
 
 LOOK = Look("s", 1000, stream=True)
 

@@ -19,7 +19,8 @@ from tierway.policies.resilience import RetryBudget
 from tierway.policies.types import Call, Model, Tier, TierDecision, TierPlan, Trace
 from tierway.router.balancer import Balancer, PolicyHolder
 from tierway.router.dispatch import Dispatcher, Ladder
-from tierway.router.fleet import Fleet, ReplicaSpec
+from tierway.router.fleet import Fleet
+from tierway.router.replica import ReplicaSpec
 
 MODELS = {
     "small": Model("s", "small"),

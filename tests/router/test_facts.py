@@ -8,7 +8,8 @@ from fakes import FakeClock
 
 from tierway.policies.types import FRESH_S, Work
 from tierway.router.facts import Facts, GpuFacts, LoadReport
-from tierway.router.fleet import Fleet, ReplicaSpec
+from tierway.router.fleet import Fleet
+from tierway.router.replica import ReplicaSpec
 
 PAGE = Facts(
     waiting=3, running=8, kv_usage=0.5, kv_capacity_tokens=64_000, read_s=10.0, page_s=10.0

@@ -10,7 +10,8 @@ from hypothesis import strategies as st
 from tierway.policies.errors import BrokenStream, Refused, Rejected, UpstreamTimeout
 from tierway.policies.types import Work
 from tierway.router.facts import Facts
-from tierway.router.fleet import Fleet, ReplicaSpec
+from tierway.router.fleet import Fleet
+from tierway.router.replica import ReplicaSpec
 
 
 def make(count: int = 3, clock: FakeClock | None = None) -> Fleet:

@@ -17,8 +17,9 @@ from tierway.policies.resilience import RetryBudget
 from tierway.policies.types import Call, Model, Tier
 from tierway.router.balancer import Balancer, PolicyHolder
 from tierway.router.dispatch import Dispatcher
-from tierway.router.fleet import Fleet, ReplicaSpec
+from tierway.router.fleet import Fleet
 from tierway.router.opinion import BARE_YES, TierOpinion, may_judge, probability, prompt
+from tierway.router.replica import ReplicaSpec
 
 PAIR = ("How do tides work?", "What makes tides work?")
 ZH = ("潮汐是怎么形成的？", "潮汐的成因是什么？")

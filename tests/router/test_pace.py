@@ -13,8 +13,9 @@ from tierway.policies.latency import forecast
 from tierway.policies.policyset import PolicySet
 from tierway.policies.types import Model, Pace, Tier, Usage
 from tierway.router.balancer import Balancer, Look, PolicyHolder
-from tierway.router.fleet import Fleet, ReplicaSpec
+from tierway.router.fleet import Fleet
 from tierway.router.pace import PaceLearner
+from tierway.router.replica import ReplicaSpec
 
 PRIOR = Pace(prefill_s=1e-4, first_s=0.02, step_s=0.01, request_s=0.001)
 

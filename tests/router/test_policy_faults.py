@@ -17,8 +17,10 @@ from tests.fakes import FakeClock
 from tierway.policies.policyset import PolicySet
 from tierway.policies.types import Model, Pace, Tier
 from tierway.router.balancer import Balancer, Look, PolicyHolder
-from tierway.router.fleet import Fleet, Lease, ReplicaSpec
+from tierway.router.fleet import Fleet
+from tierway.router.lease import Lease
 from tierway.router.prefixes import PrefixIndex
+from tierway.router.replica import ReplicaSpec
 
 AWARE = ["global_least_request", "gpu", "llm", "predicted_latency", "prefix"]
 every = pytest.mark.parametrize("policy", AWARE)

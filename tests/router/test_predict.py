@@ -15,8 +15,9 @@ from tierway.policies.errors import BrokenStream
 from tierway.policies.policyset import PolicySet
 from tierway.policies.types import Ask, Call, Model, Tier, Usage
 from tierway.router.balancer import Balancer, PolicyHolder
-from tierway.router.fleet import Fleet, ReplicaSpec
+from tierway.router.fleet import Fleet
 from tierway.router.predict import PRIOR_TOKENS, LengthHint, LengthPredictor
+from tierway.router.replica import ReplicaSpec
 
 PLAIN = LengthHint("m", prompt_tokens=500)
 

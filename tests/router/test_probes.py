@@ -12,8 +12,9 @@ from fakes import FakeClock, until
 from pages import DROPPED, engine, run
 
 from tierway.router.engines import ENGINES, Engine
-from tierway.router.fleet import Fleet, ReplicaSpec
+from tierway.router.fleet import Fleet
 from tierway.router.probes import HttpProbe, Poller
+from tierway.router.replica import ReplicaSpec
 from tierway.router.transport import Origin, Transport
 
 PAGE = 'vllm:num_requests_running{engine="0"} 3\nvllm:num_requests_waiting{engine="0"} 1\n'

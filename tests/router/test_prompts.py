@@ -15,10 +15,13 @@ from tierway.policies.errors import Refused, Rejected
 from tierway.policies.policyset import PolicySet
 from tierway.policies.types import Ask, Call, Model, Tier, Usage
 from tierway.router.balancer import Balancer, Look, PolicyHolder
-from tierway.router.fleet import Facts, Fleet, Lease, ReplicaSpec
+from tierway.router.facts import Facts
+from tierway.router.fleet import Fleet
+from tierway.router.lease import Lease
 from tierway.router.prefixes import PrefixIndex
 from tierway.router.prompts import PromptLearner, hearing
 from tierway.router.ratio import TokenRatios
+from tierway.router.replica import ReplicaSpec
 
 MODEL = Model("m", "small", served_name="served")
 SYSTEM = "You are a careful assistant of a large house. " * 60

@@ -14,7 +14,8 @@ from fakes import FakeClock, make_call
 from tierway.policies.errors import BadCall
 from tierway.policies.names import Aliases
 from tierway.policies.types import Ask, Call, Controls, Model, Tier
-from tierway.router.fleet import Fleet, ReplicaSpec
+from tierway.router.fleet import Fleet
+from tierway.router.replica import ReplicaSpec
 from tierway.router.route import RouteRules, TierRouter
 
 SMALL = Model(

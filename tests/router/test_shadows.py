@@ -17,7 +17,8 @@ from tierway.policies.protocols import BalancePolicy
 from tierway.policies.registry import POLICIES
 from tierway.policies.types import BalanceAsk, Candidate, Ranking, ReplicaView, Tier
 from tierway.router.balancer import Balancer, Look, PolicyHolder
-from tierway.router.fleet import Fleet, ReplicaSpec
+from tierway.router.fleet import Fleet
+from tierway.router.replica import ReplicaSpec
 
 LOOK = Look("s", 100)
 

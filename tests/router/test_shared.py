@@ -14,8 +14,9 @@ from tierway.policies.policyset import PolicySet
 from tierway.policies.sharing import OFFERED, Offer
 from tierway.policies.types import Counts, Model, StateStatus, Tier, Work
 from tierway.router.balancer import Balancer, Look, PolicyHolder
-from tierway.router.fleet import Fleet, ReplicaSpec
+from tierway.router.fleet import Fleet
 from tierway.router.prefixes import PrefixIndex
+from tierway.router.replica import ReplicaSpec
 from tierway.router.shared import REFRESH_S, TICK_S
 
 MODEL = Model("m", "small")

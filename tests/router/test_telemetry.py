@@ -11,9 +11,10 @@ import pytest
 from fakes import FakeClock, until
 from pages import UUIDS, engine, gpu_page, run
 
-from tierway.router.fleet import Fleet, ReplicaSpec
+from tierway.router.fleet import Fleet
 from tierway.router.gpu_pages import GpuReading, read_gpus
 from tierway.router.gpus import GpuSource
+from tierway.router.replica import ReplicaSpec
 from tierway.router.telemetry import PageReader, Telemetry
 from tierway.router.transport import Transport
 
