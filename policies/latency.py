@@ -23,8 +23,8 @@ system prompt is soon paid back.
 `(n + 1 + spread) / (mean n + 1 + spread)` makes decoding dearer where more is in flight, so that
 slower replicas get their part and the fleet is used evenly; a small `spread` evens more.
 `recent_weight` breaks ties: calls that come one by one find nothing in flight, and would all
-meet on one replica. Recent work is told per request in flight there, so it is at most about the
-time that has passed, and no more noise in overload than in a trickle.
+meet on one replica. Recent work is told per request in flight on the fleet's mean replica, so it is
+at most about the time that has passed, and no more noise in overload than in a trickle.
 
 `speed` is the operator's weight, halved towards a GPU's limit of temperature or while it says
 that it throttles; lasting slowness shows in the pace. Facts older than `fresh_s` are unknown:
@@ -116,7 +116,7 @@ class LlmPolicy:
     output_weight: float = 0.3
     spread: float = 16.0
     kv_full_s: float = 20.0
-    recent_weight: float = 0.15
+    recent_weight: float = 0.1
     fresh_s: float = field(default=5.0, metadata={"above": 0.0})
 
     name = "llm"

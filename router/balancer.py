@@ -37,7 +37,8 @@ from tierway.policies.types import (
     Usage,
     Work,
 )
-from tierway.router.fleet import Fleet, Lease
+from tierway.router.fleet import Fleet
+from tierway.router.lease import Lease
 from tierway.router.predict import PRIOR_TOKENS, LengthHint, LengthPredictor
 from tierway.router.prefixes import Match, PrefixStats
 from tierway.router.ratio import TokenRatios
@@ -152,6 +153,11 @@ class Choice:
     def __bool__(self) -> bool:
         return bool(self.ranking.candidates)
 
+    @property
+    def crowd(self) -> float:
+        """One more than what the replicas have in flight on average."""
+        return 1.0 + sum(max(0, view.inflight) for view in self.views) / len(self.views)
+
     def view(self, replica: str) -> ReplicaView:
         return next(view for view in self.views if view.id == replica)
 
@@ -250,7 +256,7 @@ class Balancer:
         lease = self.fleet.lease(
             best.replica,
             work,
-            cost_s=(best.ttft_s + best.tpot_s * look.output_tokens) / (1 + max(0, view.inflight)),
+            cost_s=(best.ttft_s + best.tpot_s * look.output_tokens) / choice.crowd,
             read_by_s=None if look.stream else ask.now_s + best.ttft_s,
             watch=Placed(look, ask, view, best, self._learners, choice.held.get(best.replica, 0)),
         )
