@@ -3,7 +3,6 @@ place that names concrete classes."""
 
 from __future__ import annotations
 
-import asyncio
 import logging
 import os
 import random
@@ -16,13 +15,7 @@ from typing import Any
 from tierway.middleware import catalog
 from tierway.middleware import config as configuration
 from tierway.middleware.build_cache import cache_stage, second_opinion
-from tierway.middleware.build_fleet import (
-    gpu_reader,
-    known_models,
-    made_upstreams,
-    promise,
-    shared_state,
-)
+from tierway.middleware.build_fleet import fleet_stage, known_models, start_polling
 from tierway.middleware.config import Settings, read_secret
 from tierway.middleware.demo import DEMO_STORE, start_demo_fleet
 from tierway.middleware.edge import Edge
@@ -31,7 +24,6 @@ from tierway.middleware.logs import log_request
 from tierway.middleware.metrics import Metrics
 from tierway.middleware.parts import AdminKeys, Parts
 from tierway.middleware.pipeline import CacheStage, Pipeline
-from tierway.middleware.plugins import registry
 from tierway.middleware.policy_metrics import PolicyCollector
 from tierway.middleware.reload import Reloader
 from tierway.middleware.shadow import Shadow
@@ -39,22 +31,13 @@ from tierway.middleware.tally import Prices, Tally
 from tierway.middleware.tenants import Tenants
 from tierway.middleware.watch import Watch
 from tierway.policies.complexity import LexicalClassifier
-from tierway.policies.policyset import PolicySet
 from tierway.policies.protocols import (
     Hook,
 )
-from tierway.policies.resilience import RetryBudget
 from tierway.policies.types import Tier
-from tierway.router.balancer import Balancer, PolicyHolder
-from tierway.router.dispatch import Dispatcher
+from tierway.router.balancer import Balancer
 from tierway.router.fleet import Fleet
-from tierway.router.pace import PaceLearner
-from tierway.router.prefixes import PrefixIndex
-from tierway.router.probes import HttpProbe, Poller
-from tierway.router.prompts import PromptLearner
-from tierway.router.ratio import TokenRatios
 from tierway.router.route import TierRouter
-from tierway.router.telemetry import Telemetry
 from tierway.router.transport import Transport
 
 logger = logging.getLogger(__name__)
@@ -112,65 +95,22 @@ async def _assemble(
     stack.push_async_callback(transport.aclose)
     models = await known_models(settings, environ, transport, live=live)
     tiers = catalog.tiers(settings, models)
-    fleet = Fleet(catalog.replicas(settings, tiers), clock=clock)
-    holder = PolicyHolder(PolicySet.build(tiers, registry=registry(settings.plugins)))
-    pace = PaceLearner(fleet, catalog.paces(fleet.specs(), tiers))
-    prefixes, ratios = PrefixIndex(), TokenRatios()
-    shared = await shared_state(settings, environ, fleet, prefixes, stack, live=live)
-    balancer = Balancer(
-        fleet,
-        holder,
-        clock=clock,
-        draw=random.random,
-        prefixes=prefixes,
-        ratios=ratios,
-        shared=shared,
-        learners=[pace, PromptLearner(prefixes, ratios)],
-    )
-    dispatcher = Dispatcher(
-        balancer,
-        made_upstreams(settings, environ, transport, models, fleet),
-        clock=clock,
-        budget=RetryBudget(share=settings.resilience.retry_budget),
-        ladder=catalog.ladder(settings),
-        message_status=settings.resilience.message_status,
-    )
-    stack.push_async_callback(dispatcher.aclose)
+    made = await fleet_stage(settings, environ, transport, models, stack, live=live)
+    fleet, dispatcher = made.fleet, made.dispatcher
     router = TierRouter(
         tiers, LexicalClassifier(), fleet, rules=catalog.route_rules(settings), draw=random.random
     )
     opinion = await second_opinion(settings, dispatcher, tiers, stack) if live else None
     stage, switch = await cache_stage(settings, environ, transport, stack, opinion)
     pipeline = Pipeline(router, dispatcher, stage, clock=clock)
-    if live and settings.cache.shadow_sample:
-        stage.shadow = Shadow(
-            settings.cache.shadow_sample,
-            pipeline.ask_fleet,
-            stage.cache.journal,
-            draw=random.random,
-            clock=clock,
-        )
-        stack.push_async_callback(stage.shadow.aclose)
+    reload = Reloader(settings, environ, made.holder, router)
     if live:
-        for upstream in dispatcher.upstreams.values():
-            if warm := getattr(upstream, "warm", None):
-                stack.callback(asyncio.ensure_future(warm()).cancel)
-        poller = Poller(fleet, HttpProbe(transport), clock=clock)
-        poller.start()
-        stack.push_async_callback(poller.aclose)
-        telemetry = Telemetry(
-            fleet,
-            partial(gpu_reader, transport),
-            clock=clock,
-            on_gpu=lambda spec: promise(pace, catalog.paces([spec], tiers)),
-        )
-        telemetry.start()
-        stack.push_async_callback(telemetry.aclose)
-    reload = Reloader(settings, environ, holder, router)
-    if live and settings.server.watch_config == "on":
-        _watch(reload, stack)
+        _shadow(settings, pipeline, stage, stack)
+        start_polling(made, transport, stack)
+        if settings.server.watch_config == "on":
+            _watch(reload, stack)
     prices = catalog.prices(models)
-    metrics = _metrics(fleet, tiers, stage, balancer, prices)
+    metrics = _metrics(fleet, tiers, stage, dispatcher.balancer, prices)
     tally = Tally(stage.cache.journal, prices)
     tally.start()
     stack.push_async_callback(tally.aclose)
@@ -189,7 +129,7 @@ async def _assemble(
         dispatcher=dispatcher,
         fleet=fleet,
         tiers=tiers,
-        holder=holder,
+        holder=made.holder,
         stage=stage,
         switch=switch,
         metrics=metrics,
@@ -197,6 +137,21 @@ async def _assemble(
         admin_keys=_admin_keys(settings, environ),
         reload=reload,
     )
+
+
+def _shadow(
+    settings: Settings, pipeline: Pipeline, stage: CacheStage, stack: AsyncExitStack
+) -> None:
+    share = settings.cache.shadow_sample
+    if share:
+        stage.shadow = Shadow(
+            share,
+            pipeline.ask_fleet,
+            stage.cache.journal,
+            draw=random.random,
+            clock=time.monotonic,
+        )
+        stack.push_async_callback(stage.shadow.aclose)
 
 
 def _watch(reload: Reloader, stack: AsyncExitStack) -> None:

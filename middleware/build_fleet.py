@@ -1,4 +1,4 @@
-"""From settings to models, upstreams and what gateways share."""
+"""From settings to models, a fleet, upstreams and what gateways share."""
 
 from __future__ import annotations
 
@@ -8,28 +8,34 @@ import random
 import secrets
 import socket
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import AsyncExitStack
+from dataclasses import dataclass
 from functools import partial
 
 from tierway.middleware import catalog
 from tierway.middleware.classes import load
 from tierway.middleware.config import Settings
-from tierway.policies.protocols import (
-    SharedState,
-    Upstream,
-)
-from tierway.policies.types import Model, Pace
+from tierway.middleware.plugins import registry
+from tierway.policies.policyset import PolicySet
+from tierway.policies.protocols import SharedState, Upstream
+from tierway.policies.resilience import RetryBudget
+from tierway.policies.types import Model, Tier
+from tierway.router.balancer import Balancer, PolicyHolder
 from tierway.router.discover import ask_model
+from tierway.router.dispatch import Dispatcher
 from tierway.router.engines import ENGINES
 from tierway.router.facts import LoadReport
 from tierway.router.fleet import Fleet
 from tierway.router.nvml import NvmlReader
 from tierway.router.pace import PaceLearner
 from tierway.router.prefixes import PrefixIndex
-from tierway.router.prompts import hearing
+from tierway.router.probes import HttpProbe, Poller
+from tierway.router.prompts import PromptLearner, hearing
+from tierway.router.ratio import TokenRatios
+from tierway.router.replica import ReplicaSpec
 from tierway.router.shared import HURRY_S, PATIENCE_S, MemoryState
-from tierway.router.telemetry import GpuReader, PageReader
+from tierway.router.telemetry import GpuReader, PageReader, Telemetry
 from tierway.router.transport import Transport
 from tierway.router.upstreams import HttpUpstream, Timeouts, api_origin
 
@@ -55,54 +61,71 @@ async def known_models(
     return {**made, **dict(zip(asked, answers, strict=True))}
 
 
-def made_upstreams(
-    settings: Settings,
-    environ: Mapping[str, str],
-    transport: Transport,
-    models: Mapping[str, Model],
-    fleet: Fleet,
-) -> Mapping[str, Upstream]:
-    rules = settings.resilience
-    timeouts = Timeouts(rules.first_token_timeout_s, rules.idle_timeout_s, rules.total_timeout_s)
-    made: dict[str, Upstream] = {}
+class Upstreams(dict[str, Upstream]):
+    """Whom to send a call to, by replica: follows a fleet."""
 
-    def over_http(
+    def __init__(
+        self,
+        settings: Settings,
+        environ: Mapping[str, str],
+        transport: Transport,
+        models: Mapping[str, Model],
+        fleet: Fleet,
+    ) -> None:
+        super().__init__()
+        self._settings, self._environ, self._models = settings, environ, models
+        self._transport, self._fleet = transport, fleet
+        rules = settings.resilience
+        self._timeouts = Timeouts(
+            rules.first_token_timeout_s, rules.idle_timeout_s, rules.total_timeout_s
+        )
+
+    def on_join(self, spec: ReplicaSpec) -> None:
+        self[spec.id] = self._of_replica(spec) if spec.url else self._of_cloud(spec.model)
+
+    def on_leave(self, spec: ReplicaSpec) -> None:
+        """What it has in flight goes on over the connections it has."""
+        del self[spec.id]
+        if spec.url:
+            self._transport.forget(api_origin(spec.api_url))
+
+    def on_return(self, spec: ReplicaSpec) -> None:
+        """Nothing: the road to it is the same."""
+
+    def _of_replica(self, spec: ReplicaSpec) -> HttpUpstream:
+        reports = ENGINES[spec.engine].reports_load
+        on_load = partial(self._fleet.update_load, spec.id) if reports else None
+        return self._over_http(spec.api_url, spec.model, spec.api_key_env, on_load)
+
+    def _of_cloud(self, name: str) -> Upstream:
+        given = self._settings.models[name]
+        if given.url is not None:
+            return self._over_http(given.url, name, given.api_key_env)
+        made: Upstream = load("upstream.litellm")(
+            given.litellm,
+            self._models[name],
+            timeouts=self._timeouts,
+            clock=time.monotonic,
+            api_key=self._environ.get(given.api_key_env or "", ""),
+        )
+        return made
+
+    def _over_http(
+        self,
         url: str,
-        model: Model,
+        model: str,
         key_env: str | None,
         on_load: Callable[[LoadReport], None] | None = None,
     ) -> HttpUpstream:
         return HttpUpstream(
-            transport,
+            self._transport,
             api_origin(url),
-            model,
-            timeouts=timeouts,
+            self._models[model],
+            timeouts=self._timeouts,
             clock=time.monotonic,
-            api_key=environ.get(key_env or "", ""),
+            api_key=self._environ.get(key_env or "", ""),
             on_load=on_load,
         )
-
-    for name, given in settings.models.items():
-        for replica in given.replicas:
-            known = catalog.replica_id(name, replica.url)
-            reports = ENGINES[replica.engine].reports_load
-            made[known] = over_http(
-                replica.url,
-                models[name],
-                replica.api_key_env,
-                partial(fleet.update_load, known) if reports else None,
-            )
-        if given.url is not None:
-            made[name] = over_http(given.url, models[name], given.api_key_env)
-        elif given.litellm is not None:
-            made[name] = load("upstream.litellm")(
-                given.litellm,
-                models[name],
-                timeouts=timeouts,
-                clock=time.monotonic,
-                api_key=environ.get(given.api_key_env or "", ""),
-            )
-    return made
 
 
 async def shared_state(
@@ -139,9 +162,90 @@ async def shared_state(
     return shared
 
 
-def promise(pace: PaceLearner, known: Mapping[str, Pace]) -> None:
-    for replica, prior in known.items():
-        pace.promise(replica, prior)
+@dataclass(frozen=True, slots=True)
+class Promises:
+    """What the GPUs of replicas promise, told to the learner of their pace: follows a fleet."""
+
+    pace: PaceLearner
+    tiers: Sequence[Tier]
+
+    def on_join(self, spec: ReplicaSpec) -> None:
+        for replica, prior in catalog.paces([spec], self.tiers).items():
+            self.pace.promise(replica, prior)
+
+    def on_leave(self, spec: ReplicaSpec) -> None:
+        """Nothing: what was promised is forgotten with what was learnt."""
+
+    def on_return(self, spec: ReplicaSpec) -> None:
+        """Nothing: its GPU is the same."""
+
+
+@dataclass(frozen=True, slots=True)
+class FleetStage:
+    """The fleet and all that stands around it."""
+
+    fleet: Fleet
+    holder: PolicyHolder
+    dispatcher: Dispatcher
+    promises: Promises
+
+
+async def fleet_stage(
+    settings: Settings,
+    environ: Mapping[str, str],
+    transport: Transport,
+    models: Mapping[str, Model],
+    stack: AsyncExitStack,
+    *,
+    live: bool,
+) -> FleetStage:
+    clock, tiers = time.monotonic, catalog.tiers(settings, models)
+    fleet = Fleet(catalog.replicas(settings, tiers), clock=clock)
+    holder = PolicyHolder(PolicySet.build(tiers, registry=registry(settings.plugins)))
+    pace, prefixes, ratios = PaceLearner(fleet, {}), PrefixIndex(), TokenRatios()
+    promises = Promises(pace, tiers)
+    upstreams = Upstreams(settings, environ, transport, models, fleet)
+    for follower in (promises, prefixes, upstreams):
+        fleet.follow(follower)
+    shared = await shared_state(settings, environ, fleet, prefixes, stack, live=live)
+    balancer = Balancer(
+        fleet,
+        holder,
+        clock=clock,
+        draw=random.random,
+        prefixes=prefixes,
+        ratios=ratios,
+        shared=shared,
+        learners=[pace, PromptLearner(prefixes, ratios)],
+    )
+    dispatcher = Dispatcher(
+        balancer,
+        upstreams,
+        clock=clock,
+        budget=RetryBudget(share=settings.resilience.retry_budget),
+        ladder=catalog.ladder(settings),
+        message_status=settings.resilience.message_status,
+    )
+    stack.push_async_callback(dispatcher.aclose)
+    return FleetStage(fleet, holder, dispatcher, promises)
+
+
+def start_polling(made: FleetStage, transport: Transport, stack: AsyncExitStack) -> None:
+    """Begins to ask engines and GPUs how they are, and opens what is slow to open."""
+    for upstream in made.dispatcher.upstreams.values():
+        if warm := getattr(upstream, "warm", None):
+            stack.callback(asyncio.ensure_future(warm()).cancel)
+    poller = Poller(made.fleet, HttpProbe(transport), clock=made.fleet.clock)
+    poller.start()
+    stack.push_async_callback(poller.aclose)
+    telemetry = Telemetry(
+        made.fleet,
+        partial(gpu_reader, transport),
+        clock=made.fleet.clock,
+        on_gpu=made.promises.on_join,
+    )
+    telemetry.start()
+    stack.push_async_callback(telemetry.aclose)
 
 
 def gpu_reader(transport: Transport, source: str) -> GpuReader:

@@ -13,11 +13,11 @@ from tierway.middleware.settings import (
     CacheSettings,
     EmbedderSettings,
     ModelSettings,
-    ReplicaSettings,
     SecondOpinionSettings,
     StoreSettings,
 )
 from tierway.middleware.settings import TtlRule as TtlRuleSettings
+from tierway.middleware.settings_fleet import ReplicaSettings
 from tierway.policies import physics
 from tierway.policies.cacheability import CacheRules, TtlRule
 from tierway.policies.context import asked_of, concerns
@@ -88,24 +88,32 @@ def replicas(settings: Settings, tiers: Sequence[Tier]) -> list[ReplicaSpec]:
         for model in tier.models:
             if model.cloud:
                 specs.append(ReplicaSpec(model.name, model.name, tier.name, url="", engine="cloud"))
-            for replica in settings.models[model.name].replicas:
-                specs.append(
-                    ReplicaSpec(
-                        id=replica_id(model.name, replica.url),
-                        model=model.name,
-                        tier=tier.name,
-                        url=root_url(replica.url),
-                        engine=replica.engine,
-                        weight=replica.weight,
-                        gpu=replica.gpu,
-                        gpus=replica.gpus,
-                        preallocates=ENGINES[replica.engine].preallocates,
-                        telemetry=gpu_source(replica),
-                        node=replica.node,
-                        zone=replica.zone,
-                    )
-                )
+            given = settings.models[model.name].replicas
+            specs += [replica_spec(model, replica) for replica in given]
     return specs
+
+
+def replica_spec(model: Model, given: ReplicaSettings) -> ReplicaSpec:
+    return ReplicaSpec(
+        id=replica_id(model.name, given.url),
+        model=model.name,
+        tier=model.tier,
+        url=root_url(given.url),
+        api_url=given.url,
+        api_key_env=given.api_key_env or "",
+        engine=given.engine,
+        weight=given.weight,
+        gpu=given.gpu,
+        gpus=given.gpus,
+        preallocates=ENGINES[given.engine].preallocates,
+        telemetry=gpu_source(given),
+        node=given.node,
+        zone=given.zone,
+        group=given.group,
+        fabric=given.fabric,
+        tp=given.tp,
+        pp=given.pp,
+    )
 
 
 def paces(specs: Sequence[ReplicaSpec], tiers: Sequence[Tier]) -> dict[str, Pace]:

@@ -16,11 +16,11 @@ from tierway.middleware.settings import (
     CacheSettings,
     EmbedderSettings,
     ModelSettings,
-    ReplicaSettings,
     SecretRef,
     SettingsTree,
     StateSettings,
 )
+from tierway.middleware.settings_fleet import ReplicaSettings
 from tierway.policies.errors import ConfigError
 from tierway.policies.registry import POLICIES
 

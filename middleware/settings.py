@@ -2,8 +2,8 @@
 
 The classes mirror the sections of the file; field names are its keys (`class` and `in`, words
 of Python, are `model_class` and `part` here). All are frozen, and an unknown key is an error.
-What this version does not serve is in `gaps`, what takes two keys to judge in `checks`; the way
-in is `config`.
+Replicas and the fleet are in `settings_fleet`. What this version does not serve is in `gaps`,
+what takes two keys to judge in `checks`; the way in is `config`.
 """
 
 from __future__ import annotations
@@ -11,13 +11,12 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field
+from pydantic import BeforeValidator, Field
 
 from tierway.middleware.field_types import (
     BaseUrl,
     Count,
     DegradeStep,
-    Engine,
     EnvName,
     FilePath,
     Integer,
@@ -26,7 +25,6 @@ from tierway.middleware.field_types import (
     LitellmName,
     Mode,
     ModelName,
-    Network,
     Number,
     Placement,
     PlainPolicy,
@@ -36,15 +34,12 @@ from tierway.middleware.field_types import (
     Share,
     StateName,
     Switch,
-    Telemetry,
     Text,
     TierName,
     Weight,
 )
-
-
-class Section(BaseModel):
-    model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
+from tierway.middleware.section import Section
+from tierway.middleware.settings_fleet import FleetSettings, ReplicaSettings
 
 
 class TlsSettings(Section):
@@ -179,26 +174,6 @@ class Price(Section):
     output: Annotated[Number, Field(ge=0)] = 0.0
 
 
-class ReplicaSettings(Section):
-    url: BaseUrl
-    # The most common one; generic is any server of the OpenAI wire, and reads no metrics.
-    engine: Engine = "vllm"
-    api_key_env: EnvName | None = None  # engines in a private network mostly want none
-    gpu: str = ""  # unknown: nothing is predicted from the hardware
-    tp: Count = 1
-    pp: Count = 1
-    # One per rank; more where an engine runs data-parallel copies.
-    gpus: Count = Field(default_factory=lambda data: data.get("tp", 1) * data.get("pp", 1))
-    node: Label = ""
-    zone: Label = ""
-    weight: Weight = 1.0  # a fair share
-    telemetry: Telemetry | None = None  # GPU facts are optional
-    # None of these: all GPUs that are shown, which must then be as many as `gpus`.
-    gpu_uuids: tuple[Text, ...] = ()
-    gpu_indices: tuple[Annotated[Integer, Field(ge=0)], ...] = ()
-    pod: Label = ""
-
-
 class ModelSettings(Section):
     tier: TierName
     served_name: Text | None = None  # the replicas know it: /v1/models
@@ -207,7 +182,7 @@ class ModelSettings(Section):
     context_tokens: Count | None = None  # the replicas know it: max_model_len
     capabilities: tuple[Text, ...] = ()  # nothing is promised that was not said
     price: Price | None = None  # cloud prices come from litellm's table
-    set: JsonFields = {}
+    set: JsonFields = Field(default_factory=dict)
     cache_salt: Literal["none", "tenant"] = "none"  # tenants that share a prompt share its work
     replicas: tuple[ReplicaSettings, ...] = ()
     litellm: LitellmName | None = None
@@ -222,10 +197,10 @@ class ModelSettings(Section):
 class TierSettings(Section):
     model_class: Literal["7b", "70b", "175b", "cloud"] = Field(alias="class")
     policy: Text = "llm"  # knows queues, KV caches and sessions
-    options: JsonFields = {}
+    options: JsonFields = Field(default_factory=dict)
     plain_policy: PlainPolicy = "least_request"  # the best of those that know nothing of LLMs
     shadow_policy: Text | None = None  # it costs as much CPU again
-    shadow_options: JsonFields = {}
+    shadow_options: JsonFields = Field(default_factory=dict)
 
 
 DEFAULT_TIERS: Mapping[str, Mapping[str, str]] = {
@@ -257,14 +232,10 @@ def _targets(value: object) -> object:
     return [{"model": value}] if isinstance(value, str) else value
 
 
-class FleetSettings(Section):
-    allowed_networks: tuple[Network, ...] = ()  # admin calls may add replicas nowhere
-
-
 class RouterSettings(Section):
     mode: Mode = "serve"
     quality: Share = 0.5  # half-way between cheapest and best
-    shares: dict[Text, Share] = {}
+    shares: dict[Text, Share] = Field(default_factory=dict)
     rules: tuple[Any, ...] = ()
 
 
@@ -309,14 +280,14 @@ class SettingsTree(Section):
     admin: AdminSettings = AdminSettings()
     state: StateSettings = StateSettings()
     cache: CacheSettings = CacheSettings()
-    models: dict[ModelName, ModelSettings] = {}
+    models: dict[ModelName, ModelSettings] = Field(default_factory=dict)
     tiers: Annotated[
         dict[TierName, TierSettings], BeforeValidator(_known_classes), Field(min_length=1)
     ] = Field(default_factory=lambda: dict(DEFAULT_TIERS), validate_default=True)
     aliases: dict[
         Text,
         Annotated[tuple[AliasTarget, ...], BeforeValidator(_targets), Field(min_length=1)],
-    ] = {}
+    ] = Field(default_factory=dict)
     fleet: FleetSettings = FleetSettings()
     plugins: tuple[Text, ...] = ()  # code of other distributions runs only when it is named
     unknown_model: Literal["reject", "auto"] = "reject"  # a typing error must not cost money

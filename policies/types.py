@@ -290,6 +290,7 @@ class ReplicaView:
     recent_at_s: float = 0.0
     node: str = ""
     zone: str = ""
+    group: str = ""
 
 
 @dataclass(frozen=True, slots=True)

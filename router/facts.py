@@ -24,13 +24,20 @@ class LoadReport:
 @dataclass(frozen=True, slots=True)
 class Facts:
     """Of the engine. `read_s` is when the newest of them was told, None for never; `page_s` when
-    the last whole page was asked for. `ranks` are the data-parallel copies behind the replica."""
+    the last whole page was asked for. `ranks` are the data-parallel copies behind the replica.
+    `preemptions` counts since the engine's start, which was at `process_start_s` (wall clock);
+    `kv_free_tokens` are those that its KV cache could still take; `asleep` where it has put its
+    weights away."""
 
     waiting: int | None = None
     running: int | None = None
     kv_usage: float | None = None
     kv_capacity_tokens: int | None = None
     ranks: int = 1
+    preemptions: int | None = None
+    kv_free_tokens: int | None = None
+    process_start_s: float | None = None
+    asleep: bool = False
     read_s: float | None = None
     page_s: float | None = None
 

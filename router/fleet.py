@@ -9,8 +9,9 @@ from __future__ import annotations
 import heapq
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
+from typing import Protocol
 
-from tierway.policies.errors import UpstreamTimeout
+from tierway.policies.errors import Refused, UpstreamTimeout
 from tierway.policies.protocols import Clock
 from tierway.policies.resilience import Breaker, BreakerRules, may_open, verdict
 from tierway.policies.types import Counts, Pace, ReplicaView, Work
@@ -19,17 +20,66 @@ from tierway.router.lease import Lease, Watch
 from tierway.router.replica import NOTHING, Given, Replica, ReplicaSpec, view_of
 
 
+class Follower(Protocol):
+    """Hears of replicas that come and go, before anything is asked of or about them."""
+
+    def on_join(self, spec: ReplicaSpec) -> None: ...
+    def on_leave(self, spec: ReplicaSpec) -> None: ...
+    def on_return(self, spec: ReplicaSpec) -> None:
+        """It was out (breaker, drain) and takes calls again."""
+        ...
+
+
 class Fleet:
+    """What is told of a replica that has left is dropped: late facts of it harm nobody."""
+
     def __init__(
-        self, specs: Iterable[ReplicaSpec], *, clock: Clock, rules: BreakerRules | None = None
+        self,
+        specs: Iterable[ReplicaSpec] = (),
+        *,
+        clock: Clock,
+        rules: BreakerRules | None = None,
     ) -> None:
         self.clock = clock
         self._rules = rules or BreakerRules()
-        self._replicas = {spec.id: Replica(spec, Breaker(self._rules), Pace()) for spec in specs}
         self._leases = 0
+        self._replicas: dict[str, Replica] = {}
         self._by_model: dict[str, list[Replica]] = {}
-        for replica in self._replicas.values():
-            self._by_model.setdefault(replica.spec.model, []).append(replica)
+        self._followers: list[Follower] = []
+        for spec in specs:
+            self.add(spec)
+
+    def follow(self, follower: Follower) -> None:
+        """`follower` hears of all that are here, and from now on of every change."""
+        self._followers.append(follower)
+        for spec in self.specs():
+            follower.on_join(spec)
+
+    def add(self, spec: ReplicaSpec) -> None:
+        """A replica joins. One of the same id and place is amended and keeps all that is known of
+        it; at another place it is a new one, and the old one leaves."""
+        known = self._replicas.get(spec.id)
+        if known is not None and known.spec.place == spec.place:
+            known.spec, known.view = spec, None
+            return
+        if known is not None:
+            self.remove(spec.id)
+        replica = self._replicas[spec.id] = Replica(spec, Breaker(self._rules), Pace())
+        self._by_model.setdefault(spec.model, []).append(replica)
+        self._even_out(replica)
+        for follower in self._followers:
+            follower.on_join(spec)
+
+    def remove(self, replica_id: str) -> bool:
+        """A replica leaves; what it has in flight goes on to its end. False where it is not
+        here."""
+        replica = self._replicas.pop(replica_id, None)
+        if replica is None:
+            return False
+        self._by_model[replica.spec.model].remove(replica)
+        for follower in self._followers:
+            follower.on_leave(replica.spec)
+        return True
 
     def __contains__(self, replica_id: str) -> bool:
         return replica_id in self._replicas
@@ -79,8 +129,10 @@ class Fleet:
 
         `cost_s` is the predicted work, for the record of what was given lately. `read_by_s` is
         when the prompt may count as read where no first token tells (a call that does not
-        stream)."""
-        replica = self._replicas[replica_id]
+        stream). Raises Refused where the replica has left."""
+        replica = self._replicas.get(replica_id)
+        if replica is None:
+            raise Refused("The replica has left the fleet.", replica=replica_id)
         now = self.clock()
         replica.book(work, 1)
         replica.prefill_tokens += work.prefill_tokens
@@ -121,21 +173,26 @@ class Fleet:
         return self._replicas[replica_id].given
 
     def set_pace(self, replica_id: str, pace: Pace) -> None:
-        self._replicas[replica_id].pace = pace
-        self._replicas[replica_id].view = None
+        replica = self._replicas.get(replica_id)
+        if replica is not None:
+            replica.pace, replica.view = pace, None
 
     def report_health(self, replica_id: str, *, alive: bool) -> None:
         """What an active check found: hard evidence both ways."""
-        replica = self._replicas[replica_id]
+        replica = self._replicas.get(replica_id)
+        if replica is None:
+            return
         was_out = not replica.breaker.closed
         replica.alive, replica.view = alive, None
         replica.breaker.record_health(self.clock(), alive)
         if was_out and replica.breaker.closed:
-            self._rejoin(replica)
+            self._returned(replica)
 
     def update_facts(self, replica_id: str, facts: Facts) -> None:
         """What a page of the engine told."""
-        replica = self._replicas[replica_id]
+        replica = self._replicas.get(replica_id)
+        if replica is None:
+            return
         replica.facts, replica.view = facts.after(replica.facts), None
         if facts.waiting is not None and facts.running is not None:
             inside = facts.waiting + facts.running
@@ -149,7 +206,9 @@ class Fleet:
             replica.facts, replica.view = replica.facts.reported(report, self.clock()), None
 
     def update_gpu(self, replica_id: str, facts: GpuFacts) -> None:
-        replica = self._replicas[replica_id]
+        replica = self._replicas.get(replica_id)
+        if replica is None:
+            return
         replica.gpu, replica.view = facts, None
 
     def facts(self, replica_id: str) -> tuple[Facts, GpuFacts]:
@@ -159,11 +218,18 @@ class Fleet:
 
     def set_draining(self, replica_id: str, draining: bool) -> None:
         replica = self._replicas[replica_id]
-        if replica.draining and not draining:
-            self._rejoin(replica)
+        was_draining = replica.draining
         replica.draining, replica.view = draining, None
+        if was_draining and not draining:
+            self._returned(replica)
 
-    def _rejoin(self, replica: Replica) -> None:
+    def _returned(self, replica: Replica) -> None:
+        self._even_out(replica)
+        if replica.breaker.closed and not replica.draining:
+            for follower in self._followers:
+                follower.on_return(replica.spec)
+
+    def _even_out(self, replica: Replica) -> None:
         """Nothing was given to it while it was out. It starts with what the others of its model
         were given lately, or it would be given everything until it has as much."""
         now = self.clock()
@@ -202,7 +268,7 @@ class Fleet:
         was_out = not replica.breaker.closed
         replica.breaker.record(found, now, may_open=may_open)
         if was_out and replica.breaker.closed:
-            self._rejoin(replica)
+            self._returned(replica)
 
     def _may_open(self, replica: Replica, now: float, *, slow: bool) -> bool:
         """Statistics never take out the last of a model, and at most half of a tier: what fails

@@ -28,7 +28,7 @@ from tierway.policies.types import Pace, ReplicaView, Usage
 from tierway.router.balancer import Placed
 from tierway.router.fleet import Fleet
 from tierway.router.lease import Lease
-from tierway.router.replica import Given
+from tierway.router.replica import Given, ReplicaSpec
 
 _RATE = 0.08
 _FASTEST_RATE = 0.5
@@ -107,8 +107,16 @@ class PaceLearner:
         self._fleet, self._priors = fleet, priors
         self._learnt: dict[str, _Learnt] = {}
         self._faded_s = fleet.clock()
-        for spec in fleet.specs():
-            fleet.set_pace(spec.id, self._of(spec.id).prior)
+        fleet.follow(self)
+
+    def on_join(self, spec: ReplicaSpec) -> None:
+        self._fleet.set_pace(spec.id, self._of(spec.id).prior)
+
+    def on_leave(self, spec: ReplicaSpec) -> None:
+        self._learnt.pop(spec.id, None)
+
+    def on_return(self, spec: ReplicaSpec) -> None:
+        """Nothing: what was learnt fades while it is idle."""
 
     def errors(self, replica: str) -> tuple[float, float]:
         """Mean relative errors of late: (first token, seconds per token)."""
@@ -122,10 +130,6 @@ class PaceLearner:
         if learnt.answers == 0 and learnt.ttft_error == 0.0:
             self._learnt[replica] = _Learnt(prior)
             self._fleet.set_pace(replica, prior)
-
-    def remove(self, replica: str) -> None:
-        """Forgets a replica that is gone."""
-        self._learnt.pop(replica, None)
 
     def _of(self, replica: str) -> _Learnt:
         learnt = self._learnt.get(replica)

@@ -21,6 +21,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import islice
 
+from tierway.router.replica import ReplicaSpec
 from tierway.router.trust import Trust
 
 DEFAULT_BLOCKS = 15_625
@@ -130,6 +131,15 @@ class PrefixIndex:
         if abs(blocks - holder.room) > _SAME_ROOM * holder.room:
             holder.room = max(0, blocks)
             self._shrink(holder)
+
+    def on_join(self, spec: ReplicaSpec) -> None:
+        """Nothing: it holds nothing yet."""
+
+    def on_leave(self, spec: ReplicaSpec) -> None:
+        self.remove(spec.id)
+
+    def on_return(self, spec: ReplicaSpec) -> None:
+        """Nothing: what became of its cache, its answers tell."""
 
     def remove(self, replica: str) -> None:
         """The replica is gone; nothing of it is matched any more."""

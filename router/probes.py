@@ -73,23 +73,41 @@ class Poller:
         self._fleet, self._probe, self._clock, self._period_s = fleet, probe, clock, period_s
         self._refusals: Counter[str] = Counter()
         self._silences: Counter[str] = Counter()
-        self._tasks: list[asyncio.Task[None]] = []
+        self._tasks: dict[str, asyncio.Task[None]] = {}
 
     def start(self) -> None:
-        loop, specs = asyncio.get_running_loop(), self._polled()
-        self._tasks = [
-            loop.create_task(self._forever(spec, self._period_s * index / len(specs)))
-            for index, spec in enumerate(specs)
-        ]
+        specs = self._polled()
+        for index, spec in enumerate(specs):
+            self._begin(spec, self._period_s * index / len(specs))
+        self._fleet.follow(self)
+
+    def on_join(self, spec: ReplicaSpec) -> None:
+        """Polls it at once: who is here from the start is polled already."""
+        if spec.url and spec.id not in self._tasks:
+            self._begin(spec, 0.0)
+
+    def on_leave(self, spec: ReplicaSpec) -> None:
+        task = self._tasks.pop(spec.id, None)
+        if task is not None:
+            task.cancel()
+        del self._refusals[spec.id], self._silences[spec.id]
+
+    def on_return(self, spec: ReplicaSpec) -> None:
+        """Nothing: it was polled all the time."""
 
     async def aclose(self) -> None:
-        for task in self._tasks:
+        tasks = list(self._tasks.values())
+        for task in tasks:
             task.cancel()
-        await asyncio.gather(*self._tasks, return_exceptions=True)
+        await asyncio.gather(*tasks, return_exceptions=True)
 
     async def poll(self) -> None:
         """One round over all replicas, at once."""
         await asyncio.gather(*(self._one(spec) for spec in self._polled()))
+
+    def _begin(self, spec: ReplicaSpec, phase_s: float) -> None:
+        loop = asyncio.get_running_loop()
+        self._tasks[spec.id] = loop.create_task(self._forever(spec, phase_s))
 
     def _polled(self) -> list[ReplicaSpec]:
         return [spec for spec in self._fleet.specs() if spec.url]

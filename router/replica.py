@@ -22,12 +22,17 @@ Given = tuple[int, float]
 
 @dataclass(frozen=True, slots=True)
 class ReplicaSpec:
-    """A replica as configured. `id` is stable: `model@host:port`."""
+    """A replica as configured. `id` is stable: `model@host:port`. `group` names the replicas whose
+    GPUs share a fast `fabric` (nvlink, rdma, tcp). `url` is the root below which
+    health and metrics lie, `api_url` the configured one; `api_key_env` names the variable that
+    holds its key."""
 
     id: str
     model: str
     tier: str
     url: str
+    api_url: str = ""
+    api_key_env: str = ""
     engine: str = "generic"
     weight: float = 1.0
     gpu: str = ""
@@ -36,6 +41,15 @@ class ReplicaSpec:
     telemetry: GpuSource | None = None
     node: str = ""
     zone: str = ""
+    group: str = ""
+    fabric: str = ""
+    tp: int = 1
+    pp: int = 1
+
+    @property
+    def place(self) -> tuple[str, ...]:
+        """What makes it another replica when it changes."""
+        return self.url, self.api_url, self.model, self.engine
 
 
 @dataclass(slots=True)
@@ -139,4 +153,5 @@ def _made(replica: Replica, now: float) -> ReplicaView:
         recent_at_s=replica.recent_at_s,
         node=spec.node,
         zone=spec.zone,
+        group=spec.group,
     )

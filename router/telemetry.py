@@ -95,8 +95,18 @@ class Telemetry:
         self._task: asyncio.Task[None] | None = None
 
     def start(self) -> None:
-        if self._by_source():
+        self._fleet.follow(self)
+
+    def on_join(self, spec: ReplicaSpec) -> None:
+        """Begins with the first replica that has a source."""
+        if spec.telemetry is not None and self._task is None:
             self._task = asyncio.get_running_loop().create_task(self._forever())
+
+    def on_leave(self, spec: ReplicaSpec) -> None:
+        """Nothing: each round asks who is here."""
+
+    def on_return(self, spec: ReplicaSpec) -> None:
+        """Nothing: its GPUs were looked at all the time."""
 
     async def aclose(self) -> None:
         if self._task is not None:
@@ -106,17 +116,27 @@ class Telemetry:
 
     async def poll(self) -> None:
         """One round over all sources, at once; a fault with one of them is logged."""
-        rounds = (self._one(url, specs) for url, specs in self._by_source().items())
+        by_source = self._by_source()
+        await self._let_go(by_source)
+        rounds = (self._one(url, specs) for url, specs in by_source.items())
         for error in await asyncio.gather(*rounds, return_exceptions=True):
             if isinstance(error, Exception):  # border: the loop outlives any fault
                 logger.error("reading the telemetry failed", exc_info=error)
 
     def _by_source(self) -> Mapping[str, list[ReplicaSpec]]:
+        """Sources with their replicas."""
         found: dict[str, list[ReplicaSpec]] = {}
         for spec in self._fleet.specs():
             if spec.telemetry is not None:
                 found.setdefault(spec.telemetry.url, []).append(spec)
         return found
+
+    async def _let_go(self, wanted: Mapping[str, Sequence[ReplicaSpec]]) -> None:
+        """Closes the sources that tell of nobody any more."""
+        for url in self._sources.keys() - wanted.keys():
+            await self._sources.pop(url).reader.aclose()
+        here = {spec.id for specs in wanted.values() for spec in specs}
+        self._problems = {name: why for name, why in self._problems.items() if name in here}
 
     async def _one(self, url: str, specs: Sequence[ReplicaSpec]) -> None:
         source = self._sources.get(url)
@@ -142,6 +162,8 @@ class Telemetry:
     ) -> None:
         assert spec.telemetry is not None
         found, problem = choose(spec.telemetry, spec.gpus, spec.node, readings)
+        if spec.id not in self._fleet:
+            return  # it left while its GPUs were read
         _, known = self._fleet.facts(spec.id)
         facts = GpuFacts(model=known.model)
         if found:

@@ -109,6 +109,7 @@ class Transport:
         pool = self._pools.get(origin)
         if pool is None:
             pool = self._pools[origin] = _Pool(origin, self._keepalive_s)
+        pool.left = False
         payload = pool.encode(method, path, headers, body)
         bodiless = method == b"HEAD"
         connection = pool.take()
@@ -119,6 +120,15 @@ class Transport:
                 pass  # closed while it was idle: once more on a fresh connection
         connection = await self._connect(pool)
         return await connection.exchange(payload, bodiless=bodiless)
+
+    def forget(self, origin: Origin) -> None:
+        """Closes what is idle there; what is in use goes on, and is closed some time after."""
+        if pool := self._pools.get(origin):
+            pool.left = True
+            pool.rid()
+        self._pools = {
+            there: pool for there, pool in self._pools.items() if pool.open or not pool.left
+        }
 
     async def aclose(self) -> None:
         """Closes every connection, also those in use; later requests raise Refused."""
@@ -162,9 +172,19 @@ class Transport:
 
 
 class _Pool:
-    """The connections of one origin: `open` are all, `idle` those at rest, oldest first."""
+    """The connections of one origin: `open` are all, `idle` those at rest, oldest first; `left`
+    where nobody is known to listen any more."""
 
-    __slots__ = ("_base", "_host_line", "_keepalive_s", "_sweeper", "idle", "open", "origin")
+    __slots__ = (
+        "_base",
+        "_host_line",
+        "_keepalive_s",
+        "_sweeper",
+        "idle",
+        "left",
+        "open",
+        "origin",
+    )
 
     def __init__(self, origin: Origin, keepalive_s: float) -> None:
         self.origin, self._keepalive_s = origin, keepalive_s
@@ -173,6 +193,7 @@ class _Pool:
         self._sweeper: asyncio.TimerHandle | None = None
         self.open: set[Connection] = set()
         self.idle: list[Connection] = []
+        self.left = False
 
     def encode(
         self, method: bytes, path: bytes, headers: Sequence[tuple[bytes, bytes]], body: bytes
@@ -207,6 +228,11 @@ class _Pool:
         self.open.discard(connection)
         if connection in self.idle:
             self.idle.remove(connection)
+
+    def rid(self) -> None:
+        """Closes what is idle."""
+        for connection in tuple(self.idle):
+            connection.abort()
 
     def close(self) -> None:
         if self._sweeper is not None:

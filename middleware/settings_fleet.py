@@ -1,0 +1,47 @@
+"""Settings of replicas and of the fleet; see settings.py."""
+
+from __future__ import annotations
+
+from typing import Annotated, Literal
+
+from pydantic import Field
+
+from tierway.middleware.field_types import (
+    BaseUrl,
+    Count,
+    Engine,
+    EnvName,
+    Integer,
+    Label,
+    Network,
+    Telemetry,
+    Text,
+    Weight,
+)
+from tierway.middleware.section import Section
+
+
+class ReplicaSettings(Section):
+    url: BaseUrl
+    # The most common one; generic is any server of the OpenAI wire, and reads no metrics.
+    engine: Engine = "vllm"
+    api_key_env: EnvName | None = None  # engines in a private network mostly want none
+    gpu: str = ""  # unknown: nothing is predicted from the hardware
+    tp: Count = 1
+    pp: Count = 1
+    # One per rank; more where an engine runs data-parallel copies.
+    gpus: Count = Field(default_factory=lambda data: data.get("tp", 1) * data.get("pp", 1))
+    node: Label = ""
+    zone: Label = ""
+    group: Label = ""  # replicas whose GPUs share a fast fabric: an NVLink domain, a rack
+    fabric: Literal["", "nvlink", "rdma", "tcp"] = ""  # what joins the GPUs of its group
+    weight: Weight = 1.0  # a fair share
+    telemetry: Telemetry | None = None  # GPU facts are optional
+    # None of these: all GPUs that are shown, which must then be as many as `gpus`.
+    gpu_uuids: tuple[Text, ...] = ()
+    gpu_indices: tuple[Annotated[Integer, Field(ge=0)], ...] = ()
+    pod: Label = ""
+
+
+class FleetSettings(Section):
+    allowed_networks: tuple[Network, ...] = ()  # admin calls may add replicas nowhere
