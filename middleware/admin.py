@@ -108,11 +108,11 @@ def _add_reads(app: FastAPI, parts: Any, needs: Any) -> None:
 def _add_switches(app: FastAPI, parts: Any, needs: Any) -> None:
     @app.post("/admin/replicas/{replica:path}/drain", dependencies=[needs("operate")])
     async def drain(replica: str) -> JSONResponse:
-        return _draining(parts(), replica, True)
+        return await _draining(parts(), replica, True)
 
     @app.post("/admin/replicas/{replica:path}/undrain", dependencies=[needs("operate")])
     async def undrain(replica: str) -> JSONResponse:
-        return _draining(parts(), replica, False)
+        return await _draining(parts(), replica, False)
 
     @app.delete("/admin/cache/{entry_id}", dependencies=[needs("operate")])
     async def delete_entry(entry_id: str) -> JSONResponse:
@@ -143,10 +143,11 @@ async def _mark(parts: Parts, body: MarkBody) -> JSONResponse:
     return JSONResponse({**named, "correct": body.correct, **outcome.as_json()})
 
 
-def _draining(parts: Parts, replica: str, draining: bool) -> JSONResponse:
+async def _draining(parts: Parts, replica: str, draining: bool) -> JSONResponse:
     if replica not in parts.fleet.inflight():
         known = ", ".join(parts.fleet.inflight())
         message = f"There is no replica {replica!r}; there are: {known}."
         return JSONResponse(openai_error("invalid_request_error", message), 404)
+    await parts.overlay.put("draining", replica, draining or None)
     parts.fleet.set_draining(replica, draining)
     return JSONResponse({"id": replica, "draining": draining})

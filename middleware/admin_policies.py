@@ -1,7 +1,8 @@
 """The admin calls that change policies while traffic flows.
 
 Each is one assignment of a new PolicySet, whole and one version on, or an answer that says why
-not. Who changed what stands in the log: the role of the key, never the key.
+not; the other gateways follow within a second, and the next start does too. Who changed what
+stands in the log: the role of the key, never the key.
 """
 
 from __future__ import annotations
@@ -14,9 +15,10 @@ from fastapi import FastAPI, Request
 from pydantic import BaseModel, ConfigDict
 
 from tierway.policies.errors import ConfigError
+from tierway.policies.policyset import Change
 
 if TYPE_CHECKING:
-    from tierway.middleware.parts import Parts
+    pass
 
 logger = logging.getLogger(__name__)
 
@@ -40,8 +42,7 @@ class SwitchBody(BaseModel):
 def add_policy_calls(app: FastAPI, parts: Any, needs: Any) -> None:
     @app.put("/admin/tiers/{tier}/policy", dependencies=[needs("operate")])
     async def set_policy(tier: str, body: PolicyBody, request: Request) -> dict[str, Any]:
-        _set(parts(), tier, body)
-        version = parts().holder.current.version
+        version = await parts().policies.set(_change(tier, body))
         what = f"the {'shadow' if body.shadow else 'policy'} of {tier} to {body.policy}"
         _log(request, f"{what} {body.options or ''}".rstrip(), version)
         told = {"tier": tier, "policy": body.policy, "version": version}
@@ -49,10 +50,9 @@ def add_policy_calls(app: FastAPI, parts: Any, needs: Any) -> None:
 
     @app.put("/admin/llm-aware", dependencies=[needs("operate")])
     async def set_llm_aware(body: SwitchBody, request: Request) -> dict[str, Any]:
-        holder = parts().holder
-        holder.current = holder.current.with_llm_aware(body.enabled)
-        _log(request, f"llm-aware to {body.enabled}", holder.current.version)
-        return {"llm_aware": body.enabled, "version": holder.current.version}
+        version = await parts().policies.set_llm_aware(body.enabled)
+        _log(request, f"llm-aware to {body.enabled}", version)
+        return {"llm_aware": body.enabled, "version": version}
 
     @app.post("/admin/reload", dependencies=[needs("operate")])
     async def reload(request: Request) -> dict[str, Any]:
@@ -60,15 +60,13 @@ def add_policy_calls(app: FastAPI, parts: Any, needs: Any) -> None:
         return asdict(await parts().reload())
 
 
-def _set(parts: Parts, tier: str, body: PolicyBody) -> None:
-    """Raises ConfigError, and then nothing has changed."""
-    holder = parts.holder
+def _change(tier: str, body: PolicyBody) -> Change:
+    """Raises ConfigError."""
     if body.shadow:
-        holder.current = holder.current.with_shadow(tier, body.policy, body.options)
-    elif body.policy is None:
+        return Change(tier, "shadow_policy", body.policy, body.options)
+    if body.policy is None:
         raise ConfigError([f"tiers.{tier}.policy = None: only a shadow may be null"])
-    else:
-        holder.current = holder.current.with_policy(tier, body.policy, body.options)
+    return Change(tier, "policy", body.policy, body.options)
 
 
 def _log(request: Request, what: str, version: int) -> None:

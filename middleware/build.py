@@ -16,12 +16,14 @@ from tierway.middleware import catalog
 from tierway.middleware import config as configuration
 from tierway.middleware.build_cache import cache_stage, second_opinion
 from tierway.middleware.build_fleet import fleet_stage, known_models, start_polling
+from tierway.middleware.build_overlay import Drains, started_overlay
 from tierway.middleware.config import Settings, read_secret
 from tierway.middleware.demo import DEMO_STORE, start_demo_fleet
 from tierway.middleware.edge import Edge
 from tierway.middleware.length_metrics import LengthCollector
 from tierway.middleware.logs import log_request
 from tierway.middleware.metrics import Metrics
+from tierway.middleware.overlay_policies import PolicyOverlay, said
 from tierway.middleware.parts import AdminKeys, Parts
 from tierway.middleware.pipeline import CacheStage, Pipeline
 from tierway.middleware.policy_metrics import PolicyCollector
@@ -103,7 +105,10 @@ async def _assemble(
     opinion = await second_opinion(settings, dispatcher, tiers, stack) if live else None
     stage, switch = await cache_stage(settings, environ, transport, stack, opinion)
     pipeline = Pipeline(router, dispatcher, stage, clock=clock)
-    reload = Reloader(settings, environ, made.holder, router)
+    overlay = await started_overlay(settings, environ, stack, live=live)
+    policies = PolicyOverlay(made.holder, overlay, said(settings, settings.tiers))
+    fleet.follow(Drains(fleet, overlay))
+    reload = Reloader(settings, environ, made.holder, policies, router)
     if live:
         _shadow(settings, pipeline, stage, stack)
         start_polling(made, transport, stack)
@@ -136,6 +141,8 @@ async def _assemble(
         tenants=edge.tenants,
         admin_keys=_admin_keys(settings, environ),
         reload=reload,
+        overlay=overlay,
+        policies=policies,
     )
 
 

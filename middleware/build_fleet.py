@@ -12,11 +12,13 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import AsyncExitStack
 from dataclasses import dataclass
 from functools import partial
+from typing import Any
 
 from tierway.middleware import catalog
 from tierway.middleware.classes import load
 from tierway.middleware.config import Settings
 from tierway.middleware.plugins import registry
+from tierway.middleware.settings import StateSettings
 from tierway.policies.policyset import PolicySet
 from tierway.policies.protocols import SharedState, Upstream
 from tierway.policies.resilience import RetryBudget
@@ -128,6 +130,18 @@ class Upstreams(dict[str, Upstream]):
         )
 
 
+def state_link(given: StateSettings, environ: Mapping[str, str]) -> Any:
+    """A connection to the Redis of the shared state, not open yet."""
+    return load("link.redis")(
+        given.url,
+        password=environ.get(given.password_env or ""),
+        clock=time.monotonic,
+        draw=random.random,
+        timeout_s=HURRY_S,
+        patience_s=PATIENCE_S,
+    )
+
+
 async def shared_state(
     settings: Settings,
     environ: Mapping[str, str],
@@ -141,16 +155,8 @@ async def shared_state(
     given = settings.state
     if given.backend == "memory" or not live:
         return MemoryState()
-    link = load("link.redis")(
-        given.url,
-        password=environ.get(given.password_env or ""),
-        clock=time.monotonic,
-        draw=random.random,
-        timeout_s=HURRY_S,
-        patience_s=PATIENCE_S,
-    )
     shared: SharedState = load("state.redis")(
-        link,
+        state_link(given, environ),
         fleet,
         name=given.name,
         gateway=f"{socket.gethostname()}:{os.getpid()}:{secrets.token_hex(4)}",

@@ -11,6 +11,8 @@ from typing import Any
 from tierway.middleware.config import Settings
 from tierway.middleware.edge import Edge
 from tierway.middleware.metrics import Metrics
+from tierway.middleware.overlay import Overlay
+from tierway.middleware.overlay_policies import PolicyOverlay
 from tierway.middleware.pipeline import CacheStage, Pipeline
 from tierway.middleware.reload import Reloader
 from tierway.middleware.reply import openai_error
@@ -57,6 +59,8 @@ class Parts:
     tenants: Tenants
     admin_keys: AdminKeys
     reload: Reloader
+    overlay: Overlay
+    policies: PolicyOverlay
     stack: AsyncExitStack = field(default_factory=AsyncExitStack)
 
     async def aclose(self) -> None:
@@ -90,6 +94,7 @@ class Parts:
             "state": asdict(self.dispatcher.balancer.shared.status()),
             "prefixes": self._prefix_state(),
             "lengths": self._length_state(),
+            "overlay": {"version": self.overlay.version, "kept": self.overlay.kept},
             "tenants": [tenant.name for tenant in self.settings.tenants],
             "policies": {
                 "version": policies.version,

@@ -21,8 +21,9 @@ from tierway.middleware import config as configuration
 from tierway.middleware.config import Settings
 from tierway.middleware.config_diff import differing, is_live
 from tierway.middleware.config_text import dotted
+from tierway.middleware.overlay_policies import PolicyOverlay, said
 from tierway.policies.errors import ConfigError
-from tierway.policies.policyset import Change, PolicyKey
+from tierway.policies.policyset import Change
 from tierway.router.balancer import PolicyHolder
 from tierway.router.route import TierRouter
 
@@ -47,11 +48,12 @@ class Reloader:
         running: Settings,
         environ: Mapping[str, str],
         holder: PolicyHolder,
+        policies: PolicyOverlay,
         router: TierRouter,
     ) -> None:
         self._running, self._quality = running, running.router.quality
-        self._said = _said(running, running)
         self._environ, self._holder, self._router = environ, holder, router
+        self._policies = policies
         self._begun = self._taken = 0
 
     @property
@@ -63,7 +65,7 @@ class Reloader:
         """Raises ConfigError with every fault, and then nothing has changed. What happened is
         logged; with `quiet` only where there is something to tell."""
         try:
-            found = self._take(await self._read())
+            found, changes = self._take(await self._read())
         except ConfigError as error:
             faults = "; ".join(error.faults)
             logger.warning("configuration not reloaded, nothing changed: %s", faults)
@@ -75,6 +77,7 @@ class Reloader:
                 ", ".join(found.needs_restart) or "nothing",
                 found.version,
             )
+        await self._policies.forget(changes)
         return found
 
     async def attempt(self, *, quiet: bool = False) -> None:
@@ -96,37 +99,17 @@ class Reloader:
                 self._taken = mine
                 return found
 
-    def _take(self, new: Settings) -> Reloaded:
-        before, now = self._said, _said(new, self._running)
-        changes = [change for place, change in now.items() if change != before[place]]
-        if changes:
-            self._holder.current = self._holder.current.with_changes(changes)
+    def _take(self, new: Settings) -> tuple[Reloaded, list[Change]]:
+        before = dict(self._policies.configured)
+        changes = self._policies.reload(said(new, self._running.tiers))
         changed = [key for one in changes for key in _keys(before[one.tier, one.key], one)]
         if new.router.quality != self._quality:
             self._router.set_quality(new.router.quality)
             changed.append("router.quality")
-        self._said, self._quality = {**before, **now}, new.router.quality
+        self._quality = new.router.quality
         differ = differing(self._running, new)
         waiting = [dotted(path) for path in differ if not is_live(path, self._running)]
-        return Reloaded(changed, waiting, self._holder.current.version)
-
-
-Said = Mapping[tuple[str, PolicyKey], Change]
-
-
-def _said(settings: Settings, running: Settings) -> Said:
-    """What a file says of the policies of the tiers that run."""
-    changes = [
-        change
-        for name, tier in settings.tiers.items()
-        if name in running.tiers
-        for change in (
-            Change(name, "policy", tier.policy, tier.options),
-            Change(name, "plain_policy", tier.plain_policy),
-            Change(name, "shadow_policy", tier.shadow_policy, tier.shadow_options),
-        )
-    ]
-    return {(change.tier, change.key): change for change in changes}
+        return Reloaded(changed, waiting, self._holder.current.version), changes
 
 
 def _keys(old: Change, new: Change) -> Iterator[str]:

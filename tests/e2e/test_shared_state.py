@@ -16,6 +16,7 @@ from e2e.stand import body_of, engine, served, until
 
 from tierway.bench.engine_server import EngineServer
 from tierway.middleware import Gateway
+from tierway.policies.policyset import Change
 
 POLICY = {"small": {"policy": "llm"}}
 
@@ -121,6 +122,27 @@ def test_a_gateway_without_its_redis_serves(tmp_path: Path) -> None:
             made = await opened(stack, server, 1, [engine(speed=500.0)])
             assert (await made.ask(0, "Hello?")).status_code == 200
             assert made.state(0)["ok"] is False
+
+    with redis_server(tmp_path) as server:
+        asyncio.run(main(server))
+
+
+def test_an_admin_change_acts_on_every_gateway_within_a_second(tmp_path: Path) -> None:
+    async def main(server: Server) -> None:
+        async with AsyncExitStack() as stack:
+            made = await opened(stack, server, 3, [engine(seed=n) for n in range(2)])
+            first, *others = made.gateways
+            replica = first.parts.fleet.specs()[0].id
+            await first.parts.policies.set(Change("small", "policy", "prefix"))
+            await others[0].parts.overlay.put("draining", replica, True)
+            began = time.monotonic()
+
+            def obeyed(gateway: Gateway) -> bool:
+                policy = gateway.parts.holder.current.for_tier("small").name
+                return policy == "prefix" and not gateway.parts.fleet.view(replica).available
+
+            assert await until(lambda: all(obeyed(one) for one in made.gateways))
+            assert time.monotonic() - began < 1.0
 
     with redis_server(tmp_path) as server:
         asyncio.run(main(server))
