@@ -24,7 +24,7 @@ from tierway.middleware.cache_stores import Made, made_store
 from tierway.middleware.classes import load
 from tierway.middleware.config import Settings
 from tierway.middleware.pipeline import CacheStage
-from tierway.middleware.settings import EmbedderSettings
+from tierway.middleware.settings import CacheSettings, EmbedderSettings
 from tierway.middleware.switches import CacheSwitch
 from tierway.policies.equivalence import Equivalence
 from tierway.policies.errors import CacheError
@@ -58,13 +58,57 @@ async def cache_stage(
     faults = Faults()
     encoder = embedder.id if embedder else ""
     kind, made = await started_store(settings, environ, faults, stack, encoder=encoder)
-    index = "index.elsewhere" if made.elsewhere else "index.faiss"
+    cache = _cache(given, kind, made, embedder, faults, opinion)
+    feedback = Feedback(cache, wall=time.time, shared=kind != "memory")
+    stack.push_async_callback(feedback.aclose)
+    stage = _stage(settings, cache, kind, feedback, stack)
+    switch = CacheSwitch(stage, cache.journal)
+    await cache.start()
+    stack.push_async_callback(cache.aclose)
+    if stage.observer is not None:
+        stage.observer.start()
+    if warm := getattr(embedder, "warm", None):
+        stack.callback(asyncio.ensure_future(warm(cache.questions(_SAMPLED))).cancel)
+    if stage.rules.mode != given.mode:
+        logger.warning(
+            "cache.mode is %s by an admin call, not %s as configured", stage.rules.mode, given.mode
+        )
+    return stage, switch
+
+
+def _cache(
+    given: CacheSettings,
+    kind: str,
+    made: Made,
+    embedder: Embedder | None,
+    faults: Faults,
+    opinion: SecondOpinion | None,
+) -> SemanticCache:
+    """The cache over a started store and embedder; not started."""
     limits = Limits(
         encode_deadline_s=catalog.encode_timeout_s(given.embedder),
         store_bytes=catalog.store_bytes(given.store, kind),
     )
     if made.elsewhere:
         limits = replace(limits, entries=ENTRIES_HELD)
+    return SemanticCache(
+        made.store,
+        embedder=embedder,
+        index=load("index.elsewhere" if made.elsewhere else "index.faiss")(
+            embedder.dim if embedder else 1
+        ),
+        equivalence=_equivalence(given, embedder),
+        wall=time.time,
+        limits=limits,
+        elsewhere=made.elsewhere,
+        faults=faults,
+        opinion=opinion,
+        opinion_rules=catalog.opinion_rules(given.second_opinion),
+        lessons=Lessons(given.max_error_rate, time.time),
+    )
+
+
+def _equivalence(given: CacheSettings, embedder: Embedder | None) -> Equivalence:
     equivalence = Equivalence.shipped(
         max_error_rate=given.max_error_rate, more=catalog.verifiers(given)
     )
@@ -74,26 +118,21 @@ async def cache_stage(
             "there is one (tierway cache calibrate, cache.calibration).",
             embedder.id,
         )
-    cache = SemanticCache(
-        made.store,
-        embedder=embedder,
-        index=load(index)(embedder.dim if embedder else 1),
-        equivalence=equivalence,
-        wall=time.time,
-        limits=limits,
-        elsewhere=made.elsewhere,
-        faults=faults,
-        opinion=opinion,
-        opinion_rules=catalog.opinion_rules(given.second_opinion),
-        lessons=Lessons(given.max_error_rate, time.time),
-    )
-    feedback = Feedback(cache, wall=time.time, shared=kind != "memory")
-    stack.push_async_callback(feedback.aclose)
-    observer = None
+    return equivalence
+
+
+def _stage(
+    settings: Settings,
+    cache: SemanticCache,
+    kind: str,
+    feedback: Feedback,
+    stack: AsyncExitStack,
+) -> CacheStage:
+    given, observer = settings.cache, None
     if given.note_questions:
         observer = Observer(cache.journal, wall=time.time, draw=random.random, scope=given.scope)
         stack.push_async_callback(observer.aclose)
-    stage = CacheStage(
+    return CacheStage(
         cache,
         catalog.cache_rules(given),
         ignore=tuple(Ignore(rule.part, re.compile(rule.regex)) for rule in given.ignore),
@@ -103,18 +142,6 @@ async def cache_stage(
         feedback=feedback,
         observer=observer,
     )
-    switch = CacheSwitch(stage, cache.journal)
-    await cache.start()
-    stack.push_async_callback(cache.aclose)
-    if observer is not None:
-        observer.start()
-    if warm := getattr(embedder, "warm", None):
-        stack.callback(asyncio.ensure_future(warm(cache.questions(_SAMPLED))).cancel)
-    if stage.rules.mode != given.mode:
-        logger.warning(
-            "cache.mode is %s by an admin call, not %s as configured", stage.rules.mode, given.mode
-        )
-    return stage, switch
 
 
 def make_store(settings: Settings, environ: Mapping[str, str], faults: Faults) -> CacheStore:
