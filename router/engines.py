@@ -22,9 +22,13 @@ class Engine:
     of `shards` tell of the same requests, and the first of these ranks speaks for all.
 
     `capacity` are ways to know how many tokens the KV cache holds, the first that works: factors
-    to be multiplied, each a gauge, or a label of one that only informs, `name{label}`.
-    `reports_load` tells of engines that put it into the head of an answer when asked,
-    `preallocates` of those that take all GPU memory at their start.
+    to be multiplied, each a gauge, or a label of one that only informs, `name{label}`; `free`
+    likewise for what it could still take. `preemptions` are counters of requests that lost their
+    KV memory; `awake` is the gauge, `name{label=value}`, that is 0 while the engine has put its
+    weights away. `reports_load` tells of engines that put it into the head of an answer when
+    asked, `preallocates` of those that take all GPU memory at their start. `priority_sign` is 1
+    where a higher number in the body's `priority` goes first, -1 where a lower one does, 0 where
+    the engine knows none.
     """
 
     health: str
@@ -36,6 +40,10 @@ class Engine:
     capacity: tuple[tuple[str, ...], ...] = ()
     reports_load: bool = False
     preallocates: bool = True
+    preemptions: tuple[str, ...] = ()
+    free: tuple[tuple[str, ...], ...] = ()
+    awake: str = ""
+    priority_sign: int = 0
 
 
 ENGINES: Mapping[str, Engine] = {
@@ -50,6 +58,9 @@ ENGINES: Mapping[str, Engine] = {
             ("vllm:cache_config_info{block_size}", "vllm:cache_config_info{num_gpu_blocks}"),
         ),
         reports_load=True,
+        preemptions=("vllm:num_preemptions_total", "vllm:num_preemptions"),
+        awake="vllm:engine_sleep_state{sleep_state=awake}",
+        priority_sign=-1,
     ),
     "sglang": Engine(
         health="/health",
@@ -63,6 +74,8 @@ ENGINES: Mapping[str, Engine] = {
             ("sglang:page_size", "sglang:num_pages"),
             ("sglang:cache_config_info{page_size}", "sglang:cache_config_info{num_pages}"),
         ),
+        preemptions=("sglang:num_retracted_requests_total",),
+        priority_sign=1,
     ),
     "tgi": Engine(
         health="/health",
@@ -77,6 +90,7 @@ ENGINES: Mapping[str, Engine] = {
         waiting=("trtllm_num_requests_waiting",),
         kv_usage=("trtllm_kv_cache_utilization",),
         capacity=(("trtllm_kv_cache_max_blocks", "trtllm_kv_cache_tokens_per_block"),),
+        free=(("trtllm_kv_cache_free_blocks", "trtllm_kv_cache_tokens_per_block"),),
     ),
     "llamacpp": Engine(
         health="/health",
@@ -90,6 +104,7 @@ ENGINES: Mapping[str, Engine] = {
 }
 
 _MOST = 1e12
+_STARTED = "process_start_time_seconds"  # of the Prometheus client libraries
 _ROUNDING = 1.01  # a share may be computed from counts that are not of quite the same moment
 
 _Group = tuple[tuple[str, str], ...]
@@ -105,8 +120,12 @@ def read_facts(engine: Engine, page: str, now_s: float) -> Facts:
         waiting=_sum(_first(page, engine.waiting, engine.shards)),
         running=_sum(running),
         kv_usage=_largest(kv_usage),
-        kv_capacity_tokens=_capacity(engine, page),
+        kv_capacity_tokens=_tokens(engine.capacity, engine, page),
         ranks=max(1, len(running)),
+        preemptions=_sum(_first(page, engine.preemptions, engine.shards)),
+        kv_free_tokens=_tokens(engine.free, engine, page, zero=True),
+        process_start_s=_started_s(page),
+        asleep=_asleep(engine, page),
         read_s=now_s,
         page_s=now_s,
     )
@@ -153,17 +172,36 @@ def _largest(values: list[float | None]) -> float | None:
     return min(1.0, max(known)) if known and len(known) == len(values) else None
 
 
-def _capacity(engine: Engine, page: str) -> int | None:
-    for factors in engine.capacity:
+def _started_s(page: str) -> float | None:
+    """When the newest process behind the page began: any of them that is new has lost its cache."""
+    told = [value for _, value in samples(page, _STARTED) if value is not None and value > 0.0]
+    return max(told, default=None)
+
+
+def _asleep(engine: Engine, page: str) -> bool:
+    """Whether all ranks say that they are not awake."""
+    name, _, wanted = engine.awake.removesuffix("}").partition("{")
+    label, _, text = wanted.partition("=")
+    if not name:
+        return False
+    told = [value for labels, value in samples(page, name) if labels.get(label) == text]
+    return bool(told) and not any(told)
+
+
+def _tokens(
+    ways: tuple[tuple[str, ...], ...], engine: Engine, page: str, *, zero: bool = False
+) -> int | None:
+    """The first way that works. Nothing has room for `zero` tokens, but it may have none free."""
+    for factors in ways:
         gauges = [_gauge(page, factor, engine.shards) for factor in factors]
         groups = set(gauges[0]).union(*gauges)
-        products = {group: _product(gauges, group) for group in groups}
-        if total := _sum(products):
+        total = _sum({group: _product(gauges, group, zero=zero) for group in groups})
+        if total is not None and (total or zero):
             return total
     return None
 
 
-def _product(gauges: list[_Gauge], group: _Group) -> float | None:
+def _product(gauges: list[_Gauge], group: _Group, *, zero: bool) -> float | None:
     values = [gauge.get(group) for gauge in gauges]
-    known = [value for value in values if value is not None and value > 0.0]
+    known = [value for value in values if value is not None and (value > 0.0 or zero)]
     return math.prod(known) if len(known) == len(values) else None

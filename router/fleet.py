@@ -101,9 +101,8 @@ class Fleet:
     def has_available(self, models: Sequence[str]) -> bool:
         now = self.clock()
         replicas = [r for model in models for r in self._by_model.get(model, ())]
-        return any(not r.draining and r.breaker.allows(now) for r in replicas) or any(
-            not r.draining and r.alive for r in replicas
-        )
+        usable = [replica for replica in replicas if not replica.withdrawn]
+        return any(one.breaker.allows(now) or one.alive for one in usable)
 
     def _views(self, replicas: Sequence[Replica], now: float) -> list[ReplicaView]:
         views = [view_of(replica, now) for replica in replicas]
@@ -111,7 +110,7 @@ class Fleet:
             return views
         return [
             replace(view, available=True, unavailable_reason="")
-            if replica.alive and not replica.draining
+            if replica.alive and not replica.withdrawn
             else view
             for replica, view in zip(replicas, views, strict=True)
         ]
@@ -193,7 +192,10 @@ class Fleet:
         replica = self._replicas.get(replica_id)
         if replica is None:
             return
+        was_asleep = replica.facts.asleep
         replica.facts, replica.view = facts.after(replica.facts), None
+        if was_asleep and not replica.withdrawn:
+            self._returned(replica)
         if facts.waiting is not None and facts.running is not None:
             inside = facts.waiting + facts.running
             unseen = max(0, inside - replica.inflight - replica.others.requests)
@@ -218,14 +220,24 @@ class Fleet:
 
     def set_draining(self, replica_id: str, draining: bool) -> None:
         replica = self._replicas[replica_id]
-        was_draining = replica.draining
+        was = replica.withdrawn
         replica.draining, replica.view = draining, None
-        if was_draining and not draining:
+        if was and not replica.withdrawn:
+            self._returned(replica)
+
+    def bar(self, replica_id: str, reason: str) -> None:
+        """Keeps a replica out for a reason, or with an empty one lets it in again."""
+        replica = self._replicas.get(replica_id)
+        if replica is None or replica.barred == reason:
+            return
+        was = replica.withdrawn
+        replica.barred, replica.view = reason, None
+        if was and not replica.withdrawn:
             self._returned(replica)
 
     def _returned(self, replica: Replica) -> None:
         self._even_out(replica)
-        if replica.breaker.closed and not replica.draining:
+        if replica.breaker.closed and not replica.withdrawn:
             for follower in self._followers:
                 follower.on_return(replica.spec)
 
@@ -236,7 +248,7 @@ class Fleet:
         peers = [
             peer
             for peer in self._by_model[replica.spec.model]
-            if peer is not replica and not peer.draining and peer.breaker.allows(now)
+            if peer is not replica and not peer.withdrawn and peer.breaker.allows(now)
         ]
         for one in (replica, *peers):
             one.fade(now)

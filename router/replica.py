@@ -55,9 +55,10 @@ class ReplicaSpec:
 @dataclass(slots=True)
 class Replica:
     """`view` is what policies see, None when something of it has changed since it was made.
-    `given` counts all uncached prompt tokens ever sent there and their pairs; `unseen` are the
-    last two readings of how many requests the engine had beside those of all gateways: the lesser
-    counts, as a page and the counts are never of quite the same moment."""
+    `barred` is why it is kept out (it serves another model). `given` counts all uncached prompt
+    tokens ever sent there and their pairs; `unseen` are the last two readings of how many
+    requests the engine had beside those of all gateways: the lesser counts, as a page and the
+    counts are never of quite the same moment."""
 
     spec: ReplicaSpec
     breaker: Breaker
@@ -78,8 +79,16 @@ class Replica:
     served: int = 0
     failed: int = 0
     draining: bool = False
+    barred: str = ""
     alive: bool = True
     view: ReplicaView | None = None
+
+    @property
+    def withdrawn(self) -> str:
+        """Why nothing may go there whatever its breaker says; empty where it may."""
+        if self.draining:
+            return "draining"
+        return self.barred or ("asleep" if self.facts.asleep else "")
 
     def fade(self, now: float) -> None:
         """Lets the recent work fade to this moment."""
@@ -114,10 +123,8 @@ def view_of(replica: Replica, now: float) -> ReplicaView:
 
 def _made(replica: Replica, now: float) -> ReplicaView:
     spec, facts, gpu, others = replica.spec, replica.facts, replica.gpu, replica.others
-    reason = ""
-    if replica.draining:
-        reason = "draining"
-    elif not replica.breaker.allows(now):
+    reason = replica.withdrawn
+    if not reason and not replica.breaker.allows(now):
         reason = f"breaker {replica.breaker.state(now)}"
     prompt_tokens = replica.prompt_tokens + others.prompt_tokens
     return ReplicaView(

@@ -28,6 +28,8 @@ def test_a_recorded_page_of_vllm() -> None:
         waiting=0,
         kv_usage=pytest.approx(0.0037233717878288886),
         kv_capacity_tokens=524_288,
+        preemptions=0,
+        process_start_s=1.79606538434e9,
         read_s=12.5,
         page_s=12.5,
     )
@@ -247,3 +249,44 @@ def test_what_is_not_on_the_page_is_not_known() -> None:
 @given(st.text(alphabet=st.characters(exclude_categories=("Cs",)), max_size=200))
 def test_any_other_text_is_a_page_without_facts(page: str) -> None:
     assert facts(page) == (None, None, None)
+
+
+def sleeping(**states: float) -> str:
+    """vLLM 0.33: one sample for each state and engine."""
+    name = "vllm:engine_sleep_state"
+    lines = [
+        f'{name}{{engine="{rank[1:]}",model_name="m",sleep_state="{state}"}} {value}'
+        for rank, awake in states.items()
+        for state, value in (("awake", awake), ("weights_offloaded", 1.0 - awake))
+    ]
+    return "\n".join([*lines, ""])
+
+
+def test_an_engine_sleeps_once_none_of_its_ranks_is_awake() -> None:
+    assert not read_facts(VLLM, "vllm:num_requests_running 0\n", 0.0).asleep
+    assert not read_facts(VLLM, sleeping(r0=1.0), 0.0).asleep
+    assert not read_facts(VLLM, sleeping(r0=0.0, r1=1.0), 0.0).asleep
+    assert read_facts(VLLM, sleeping(r0=0.0, r1=0.0), 0.0).asleep
+
+
+def test_preemptions_are_counted_over_ranks_under_either_name() -> None:
+    page = 'vllm:num_preemptions_total{engine="0"} 3\nvllm:num_preemptions_total{engine="1"} 4\n'
+    assert read_facts(VLLM, page, 0.0).preemptions == 7
+    assert read_facts(VLLM, "vllm:num_preemptions 2\n", 0.0).preemptions == 2
+    page = 'sglang:num_retracted_requests_total{tp_rank="0"} 5\n'
+    page += 'sglang:num_retracted_requests_total{tp_rank="1"} 5\n'
+    assert read_facts(ENGINES["sglang"], page, 0.0).preemptions == 5
+
+
+def test_no_free_block_is_a_fact() -> None:
+    page = "trtllm_kv_cache_free_blocks 0\ntrtllm_kv_cache_tokens_per_block 32\n"
+    assert read_facts(ENGINES["trtllm"], page, 0.0).kv_free_tokens == 0
+    assert (
+        read_facts(ENGINES["trtllm"], "trtllm_kv_cache_free_blocks 4\n", 0.0).kv_free_tokens is None
+    )
+
+
+def test_the_newest_process_behind_a_page_counts() -> None:
+    page = 'process_start_time_seconds 1.7e9\nprocess_start_time_seconds{pid="2"} 1.8e9\n'
+    assert read_facts(VLLM, page, 0.0).process_start_s == 1.8e9
+    assert read_facts(VLLM, "process_start_time_seconds 0\n", 0.0).process_start_s is None

@@ -200,3 +200,14 @@ def test_a_replica_that_comes_back_was_given_no_less_than_others(way: str) -> No
             fleet.lease("m@h:0", Work(1, 1)).finish(None)
     assert fleet.view("m@h:0").available
     assert fleet.view("m@h:0").recent_s == pytest.approx(3.0)
+
+
+def test_an_engine_that_sleeps_takes_no_calls_until_it_wakes() -> None:
+    fleet = Fleet([ReplicaSpec("a", "m", "small", "http://a")], clock=FakeClock())
+    fleet.update_facts("a", Facts(running=0, waiting=0, asleep=True))
+    view = fleet.view("a")
+    assert (view.available, view.unavailable_reason) == (False, "asleep")
+    assert not fleet.has_available(["m"])
+    fleet.update_facts("a", Facts(running=0, waiting=0))
+    assert fleet.view("a").available
+    assert fleet.has_available(["m"])

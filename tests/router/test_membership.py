@@ -102,3 +102,15 @@ def test_a_follower_hears_who_takes_calls_again(fleet: Fleet) -> None:
     fleet.report_health("b", alive=False)
     fleet.report_health("b", alive=True)
     assert heard.told[2:] == ["=a http://one", "=b http://one"]
+
+
+def test_one_that_is_barred_takes_nothing_until_it_is_let_in(fleet: Fleet) -> None:
+    heard = Heard()
+    fleet.follow(heard)
+    fleet.bar("a", "serves another model")
+    assert fleet.view("a").unavailable_reason == "serves another model"
+    fleet.report_health("a", alive=True)
+    assert not fleet.view("a").available
+    fleet.bar("a", "")
+    assert fleet.view("a").available
+    assert heard.told[2:] == ["=a http://one"]
