@@ -14,6 +14,7 @@ from fastapi.responses import JSONResponse
 from pydantic import BaseModel, ConfigDict
 
 from tierway.middleware.admin_cache import add_cache_calls
+from tierway.middleware.admin_fleet import add_fleet_calls
 from tierway.middleware.admin_policies import add_policy_calls
 from tierway.middleware.explain import explain
 from tierway.middleware.parts import enough
@@ -63,6 +64,7 @@ def create_admin_app(gateway: Gateway) -> FastAPI:
     _add_reads(app, parts, needs)
     _add_switches(app, parts, needs)
     add_policy_calls(app, parts, needs)
+    add_fleet_calls(app, parts, needs)
     add_cache_calls(app, parts, needs)
     return app
 
@@ -106,14 +108,6 @@ def _add_reads(app: FastAPI, parts: Any, needs: Any) -> None:
 
 
 def _add_switches(app: FastAPI, parts: Any, needs: Any) -> None:
-    @app.post("/admin/replicas/{replica:path}/drain", dependencies=[needs("operate")])
-    async def drain(replica: str) -> JSONResponse:
-        return await _draining(parts(), replica, True)
-
-    @app.post("/admin/replicas/{replica:path}/undrain", dependencies=[needs("operate")])
-    async def undrain(replica: str) -> JSONResponse:
-        return await _draining(parts(), replica, False)
-
     @app.delete("/admin/cache/{entry_id}", dependencies=[needs("operate")])
     async def delete_entry(entry_id: str) -> JSONResponse:
         deleted = await parts().stage.cache.delete([entry_id])
@@ -141,13 +135,3 @@ async def _mark(parts: Parts, body: MarkBody) -> JSONResponse:
         message = f"Nothing is known of {name} {value!r}."
         return JSONResponse(openai_error("invalid_request_error", message, param=name), 404)
     return JSONResponse({**named, "correct": body.correct, **outcome.as_json()})
-
-
-async def _draining(parts: Parts, replica: str, draining: bool) -> JSONResponse:
-    if replica not in parts.fleet.inflight():
-        known = ", ".join(parts.fleet.inflight())
-        message = f"There is no replica {replica!r}; there are: {known}."
-        return JSONResponse(openai_error("invalid_request_error", message), 404)
-    await parts.overlay.put("draining", replica, draining or None)
-    parts.fleet.set_draining(replica, draining)
-    return JSONResponse({"id": replica, "draining": draining})

@@ -16,6 +16,7 @@ from tierway.middleware import catalog
 from tierway.middleware import config as configuration
 from tierway.middleware.build_cache import cache_stage, second_opinion
 from tierway.middleware.build_fleet import fleet_stage, known_models, start_polling
+from tierway.middleware.build_members import Members
 from tierway.middleware.build_overlay import Drains, started_overlay
 from tierway.middleware.config import Settings, read_secret
 from tierway.middleware.demo import DEMO_STORE, start_demo_fleet
@@ -108,9 +109,11 @@ async def _assemble(
     overlay = await started_overlay(settings, environ, stack, live=live)
     policies = PolicyOverlay(made.holder, overlay, said(settings, settings.tiers))
     fleet.follow(Drains(fleet, overlay))
-    reload = Reloader(settings, environ, made.holder, policies, router)
+    members = Members(settings, environ, models, fleet, overlay)
+    reload = Reloader(settings, environ, made.holder, policies, members, router)
     if live:
         _shadow(settings, pipeline, stage, stack)
+        await members.start(settings, stack)
         start_polling(made, transport, stack)
         if settings.server.watch_config == "on":
             _watch(reload, stack)
@@ -143,6 +146,7 @@ async def _assemble(
         reload=reload,
         overlay=overlay,
         policies=policies,
+        members=members,
     )
 
 

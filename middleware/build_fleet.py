@@ -206,7 +206,7 @@ async def fleet_stage(
     live: bool,
 ) -> FleetStage:
     clock, tiers = time.monotonic, catalog.tiers(settings, models)
-    fleet = Fleet(catalog.replicas(settings, tiers), clock=clock)
+    fleet = Fleet(catalog.cloud_replicas(tiers), clock=clock)
     holder = PolicyHolder(PolicySet.build(tiers, registry=registry(settings.plugins)))
     pace, prefixes, ratios = PaceLearner(fleet, {}), PrefixIndex(), TokenRatios()
     promises = Promises(pace, tiers)

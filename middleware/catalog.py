@@ -80,17 +80,14 @@ def tiers(settings: Settings, models: Mapping[str, Model]) -> tuple[Tier, ...]:
     )
 
 
-def replicas(settings: Settings, tiers: Sequence[Tier]) -> list[ReplicaSpec]:
-    """Replicas of all models. A cloud model is one replica of itself: it too has requests in
-    flight and a breaker."""
-    specs = []
-    for tier in tiers:
-        for model in tier.models:
-            if model.cloud:
-                specs.append(ReplicaSpec(model.name, model.name, tier.name, url="", engine="cloud"))
-            given = settings.models[model.name].replicas
-            specs += [replica_spec(model, replica) for replica in given]
-    return specs
+def cloud_replicas(tiers: Sequence[Tier]) -> list[ReplicaSpec]:
+    """A cloud model is one replica of itself: it too has requests in flight and a breaker."""
+    return [
+        ReplicaSpec(model.name, model.name, tier.name, url="", engine="cloud")
+        for tier in tiers
+        for model in tier.models
+        if model.cloud
+    ]
 
 
 def replica_spec(model: Model, given: ReplicaSettings) -> ReplicaSpec:

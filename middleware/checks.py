@@ -197,10 +197,12 @@ def _model_faults(name: str, model: ModelSettings, tree: SettingsTree) -> Iterat
         )
     ways = {"replicas": bool(model.replicas), "litellm": model.litellm, "url": model.url}
     given = [way for way, value in ways.items() if value]
-    if len(given) != 1:
+    elsewhere = tree.fleet.file is not None or tree.fleet.allowed_networks
+    may_come = elsewhere and "replicas" in model.model_fields_set  # `replicas: []` says so
+    if len(given) > 1 or (not given and not may_come):
         found = f"has {' and '.join(given)}" if given else "has none of them"
         yield Fault(path, f"needs exactly one of replicas, litellm and url; {found}")
-    if not model.replicas and model.cache_salt != "none":
+    if model.cloud and model.cache_salt != "none":
         yield Fault((*path, "cache_salt"), "goes with replicas", model.cache_salt)
     if model.replicas and model.api_key_env is not None:
         yield Fault((*path, "api_key_env"), "belongs to each of the replicas here")
@@ -211,6 +213,9 @@ def _model_faults(name: str, model: ModelSettings, tree: SettingsTree) -> Iterat
         if replica.tp * replica.pp > replica.gpus:
             need = f"must be at least tp x pp = {replica.tp * replica.pp}"
             yield Fault((*path, "replicas", index, "gpus"), need, replica.gpus)
+        if replica.dns == "on" and not replica.url.startswith("http://"):
+            text = "goes with http: no certificate names an address"
+            yield Fault((*path, "replicas", index, "dns"), text, replica.dns)
         yield from _gpu_faults((*path, "replicas", index), replica)
 
 

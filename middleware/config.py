@@ -71,6 +71,16 @@ def load(path: str | Path | None, environ: Mapping[str, str]) -> Settings:
     return settings
 
 
+def with_replicas(
+    settings: Settings, replicas: Mapping[str, Any], environ: Mapping[str, str]
+) -> Settings:
+    """The same configuration with other replicas of some of its models; raises ConfigError."""
+    data = settings.model_dump(mode="json", by_alias=True, exclude_unset=True)
+    for name, given in replicas.items():
+        data["models"][name]["replicas"] = given
+    return _validated(plain(data), environ=environ)
+
+
 def resolve(
     config: str | Path | Mapping[str, Any] | Settings | None, environ: Mapping[str, str]
 ) -> Settings | None:

@@ -20,6 +20,8 @@ def differing(old: SettingsTree, new: SettingsTree) -> list[tuple[Key, ...]]:
 
 def is_live(path: tuple[Key, ...], running: SettingsTree) -> bool:
     """Whether what stands at the path can change without a restart."""
+    if len(path) == 3 and path[0] == "models" and path[2] == "replicas":
+        return path[1] in running.models and not running.models[str(path[1])].cloud
     if len(path) != 3 or path[0] != "tiers":
         return path == ("router", "quality")
     return path[1] in running.tiers and path[2] in _LIVE

@@ -29,7 +29,6 @@ GAPS = (
     Gap("models.*.kind", ("rerank",)),
     Gap("models.*.replicas.*.group", warning=_UNENFORCED),
     Gap("models.*.replicas.*.fabric", warning=_UNENFORCED),
-    Gap("fleet.allowed_networks"),
     Gap("router.mode", ("observe", "off")),
     Gap("router.shares"),
     Gap("router.rules"),

@@ -8,6 +8,7 @@ from contextlib import AsyncExitStack
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
+from tierway.middleware.build_members import Members
 from tierway.middleware.config import Settings
 from tierway.middleware.edge import Edge
 from tierway.middleware.metrics import Metrics
@@ -61,6 +62,7 @@ class Parts:
     reload: Reloader
     overlay: Overlay
     policies: PolicyOverlay
+    members: Members
     stack: AsyncExitStack = field(default_factory=AsyncExitStack)
 
     async def aclose(self) -> None:
@@ -159,6 +161,7 @@ class Parts:
         return {
             "id": view.id,
             "model": view.model,
+            "source": self.members.membership.source(view.id),
             "available": view.available,
             "reason": view.unavailable_reason,
             "inflight": view.inflight,

@@ -18,10 +18,12 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from tierway.middleware import config as configuration
+from tierway.middleware.build_members import Members
 from tierway.middleware.config import Settings
 from tierway.middleware.config_diff import differing, is_live
 from tierway.middleware.config_text import dotted
 from tierway.middleware.overlay_policies import PolicyOverlay, said
+from tierway.middleware.settings_fleet import ReplicaSettings
 from tierway.policies.errors import ConfigError
 from tierway.policies.policyset import Change
 from tierway.router.balancer import PolicyHolder
@@ -49,11 +51,13 @@ class Reloader:
         environ: Mapping[str, str],
         holder: PolicyHolder,
         policies: PolicyOverlay,
+        members: Members,
         router: TierRouter,
     ) -> None:
         self._running, self._quality = running, running.router.quality
         self._environ, self._holder, self._router = environ, holder, router
-        self._policies = policies
+        self._policies, self._members = policies, members
+        self._fleet_said = running
         self._begun = self._taken = 0
 
     @property
@@ -107,9 +111,26 @@ class Reloader:
             self._router.set_quality(new.router.quality)
             changed.append("router.quality")
         self._quality = new.router.quality
+        changed += self._take_replicas(new)
         differ = differing(self._running, new)
         waiting = [dotted(path) for path in differ if not is_live(path, self._running)]
         return Reloaded(changed, waiting, self._holder.current.version), changes
+
+    def _take_replicas(self, new: Settings) -> list[str]:
+        """Replicas of the models that run come and go."""
+        before, self._fleet_said = self._fleet_said, new
+        changed = [
+            f"models.{name}.replicas"
+            for name, model in self._running.models.items()
+            if not model.cloud and _replicas(before, name) != _replicas(new, name)
+        ]
+        if changed:
+            self._members.configured(new)
+        return changed
+
+
+def _replicas(settings: Settings, name: str) -> tuple[ReplicaSettings, ...]:
+    return settings.models[name].replicas if name in settings.models else ()
 
 
 def _keys(old: Change, new: Change) -> Iterator[str]:

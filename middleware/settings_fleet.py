@@ -11,9 +11,11 @@ from tierway.middleware.field_types import (
     Count,
     Engine,
     EnvName,
+    FilePath,
     Integer,
     Label,
     Network,
+    Switch,
     Telemetry,
     Text,
     Weight,
@@ -23,6 +25,7 @@ from tierway.middleware.section import Section
 
 class ReplicaSettings(Section):
     url: BaseUrl
+    dns: Switch = "off"  # on: a replica for each address of the host, as of a headless service
     # The most common one; generic is any server of the OpenAI wire, and reads no metrics.
     engine: Engine = "vllm"
     api_key_env: EnvName | None = None  # engines in a private network mostly want none
@@ -44,4 +47,5 @@ class ReplicaSettings(Section):
 
 
 class FleetSettings(Section):
+    file: FilePath | None = None  # the configuration lists the replicas
     allowed_networks: tuple[Network, ...] = ()  # admin calls may add replicas nowhere

@@ -87,6 +87,10 @@ class Fleet:
     def specs(self) -> list[ReplicaSpec]:
         return [replica.spec for replica in self._replicas.values()]
 
+    def spec(self, replica_id: str) -> ReplicaSpec | None:
+        replica = self._replicas.get(replica_id)
+        return None if replica is None else replica.spec
+
     def snapshot(self, models: Sequence[str]) -> tuple[ReplicaView, ...]:
         """The replicas of `models`, available or not, as they are now.
 

@@ -16,7 +16,11 @@ from tierway.router.replica import ReplicaSpec
 def specs(data: dict[str, Any]) -> list[ReplicaSpec]:
     settings = Settings.from_dict(data)
     models = {name: catalog.model(name, given) for name, given in settings.models.items()}
-    return catalog.replicas(settings, catalog.tiers(settings, models))
+    return [
+        catalog.replica_spec(models[name], replica)
+        for name, model in settings.models.items()
+        for replica in model.replicas
+    ]
 
 
 def gpu_replica(**fields: Any) -> dict[str, Any]:

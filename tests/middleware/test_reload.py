@@ -128,13 +128,13 @@ def test_what_needs_a_restart_is_named_until_it_is_taken_back(
         file.data["models"]["m"]["replicas"].pop()
         file.data["tiers"]["extra"] = {"class": "7b", "policy": "random"}
         file.write(policy="llm")
-        waiting = ["cache.mode", "cache.ttl_s", "models.m.replicas", "tiers.extra"]
+        waiting = ["cache.mode", "cache.ttl_s", "tiers.extra"]
         assert await reload(admin) == {
-            "changed": ["tiers.small.policy"],
+            "changed": ["tiers.small.policy", "models.m.replicas"],
             "needs_restart": waiting,
             "version": 2,
         }
-        told = f"changed tiers.small.policy; needs a restart: {', '.join(waiting)}; policy set"
+        told = f"changed tiers.small.policy, models.m.replicas; needs a restart: {', '.join(waiting)}; policy set"
         assert told in caplog.text
         assert (await reload(admin))["needs_restart"] == waiting
         file.data = copy.deepcopy(CONFIG)
