@@ -34,11 +34,15 @@ _TIERS = ("device", "host", "p2p", "disk", "external_unspecified")
 
 
 class EngineMetrics:
-    def __init__(self, engine: Engine, model: str) -> None:
+    """`started_at` is the wall clock at the engine's start."""
+
+    def __init__(self, engine: Engine, model: str, *, started_at: float = 0.0) -> None:
         self._engine = engine
         self._labels = {"engine": "0", "model_name": model}
         self._registry = CollectorRegistry()
         self._seen: dict[str, float] = {}
+        text = "Start time of the process since unix epoch in seconds."
+        Gauge("process_start_time_seconds", text, registry=self._registry).set(started_at)
         self._make_gauges()
         self._make_counters()
         self._make_histograms()

@@ -77,7 +77,7 @@ class EngineServer:
         self._gpus = SimulatedGpus(
             self.engine, clock, speed=speed, host=node, pod=pod, namespace=namespace
         )
-        self._metrics = EngineMetrics(self.engine, self.model)
+        self._metrics = EngineMetrics(self.engine, self.model, started_at=wall_clock())
         self._loop = EngineLoop(self.engine, clock, self._metrics.observe)
         self._connections = Connections()
         self._server: asyncio.Server | None = None

@@ -114,7 +114,7 @@ async def _assemble(
     if live:
         _shadow(settings, pipeline, stage, stack)
         await members.start(settings, stack)
-        start_polling(made, transport, stack)
+        start_polling(settings, made, transport, stack)
         if settings.server.watch_config == "on":
             _watch(reload, stack)
     prices = catalog.prices(models)

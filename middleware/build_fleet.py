@@ -26,9 +26,11 @@ from tierway.policies.types import Model, Tier
 from tierway.router.balancer import Balancer, PolicyHolder
 from tierway.router.discover import ask_model
 from tierway.router.dispatch import Dispatcher
+from tierway.router.drains import DrainBound
 from tierway.router.engines import ENGINES
 from tierway.router.facts import LoadReport
 from tierway.router.fleet import Fleet
+from tierway.router.follower import Follower
 from tierway.router.nvml import NvmlReader
 from tierway.router.pace import PaceLearner
 from tierway.router.prefixes import PrefixIndex
@@ -63,7 +65,7 @@ async def known_models(
     return {**made, **dict(zip(asked, answers, strict=True))}
 
 
-class Upstreams(dict[str, Upstream]):
+class Upstreams(Follower, dict[str, Upstream]):
     """Whom to send a call to, by replica: follows a fleet."""
 
     def __init__(
@@ -90,9 +92,6 @@ class Upstreams(dict[str, Upstream]):
         del self[spec.id]
         if spec.url:
             self._transport.forget(api_origin(spec.api_url))
-
-    def on_return(self, spec: ReplicaSpec) -> None:
-        """Nothing: the road to it is the same."""
 
     def _of_replica(self, spec: ReplicaSpec) -> HttpUpstream:
         reports = ENGINES[spec.engine].reports_load
@@ -169,7 +168,7 @@ async def shared_state(
 
 
 @dataclass(frozen=True, slots=True)
-class Promises:
+class Promises(Follower):
     """What the GPUs of replicas promise, told to the learner of their pace: follows a fleet."""
 
     pace: PaceLearner
@@ -178,12 +177,6 @@ class Promises:
     def on_join(self, spec: ReplicaSpec) -> None:
         for replica, prior in catalog.paces([spec], self.tiers).items():
             self.pace.promise(replica, prior)
-
-    def on_leave(self, spec: ReplicaSpec) -> None:
-        """Nothing: what was promised is forgotten with what was learnt."""
-
-    def on_return(self, spec: ReplicaSpec) -> None:
-        """Nothing: its GPU is the same."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -206,7 +199,12 @@ async def fleet_stage(
     live: bool,
 ) -> FleetStage:
     clock, tiers = time.monotonic, catalog.tiers(settings, models)
-    fleet = Fleet(catalog.cloud_replicas(tiers), clock=clock)
+    fleet = Fleet(
+        catalog.cloud_replicas(tiers),
+        clock=clock,
+        rules=catalog.breaker_rules(settings.resilience.breaker),
+        slow_start_s=settings.fleet.slow_start_s,
+    )
     holder = PolicyHolder(PolicySet.build(tiers, registry=registry(settings.plugins)))
     pace, prefixes, ratios = PaceLearner(fleet, {}), PrefixIndex(), TokenRatios()
     promises = Promises(pace, tiers)
@@ -236,8 +234,17 @@ async def fleet_stage(
     return FleetStage(fleet, holder, dispatcher, promises)
 
 
-def start_polling(made: FleetStage, transport: Transport, stack: AsyncExitStack) -> None:
+def start_polling(
+    settings: Settings, made: FleetStage, transport: Transport, stack: AsyncExitStack
+) -> None:
     """Begins to ask engines and GPUs how they are, and opens what is slow to open."""
+    bound = DrainBound(
+        made.fleet,
+        lambda spec: transport.cut(api_origin(spec.api_url)),
+        drain_timeout_s=settings.fleet.drain_timeout_s,
+    )
+    bound.start()
+    stack.push_async_callback(bound.aclose)
     for upstream in made.dispatcher.upstreams.values():
         if warm := getattr(upstream, "warm", None):
             stack.callback(asyncio.ensure_future(warm()).cancel)

@@ -11,6 +11,7 @@ from tierway.middleware.config import Settings
 from tierway.middleware.overlay import MemoryOverlay, Overlay, OverlayStore, Section
 from tierway.middleware.overlay_stores import FileOverlay, RedisOverlay
 from tierway.router.fleet import Fleet
+from tierway.router.follower import Follower
 from tierway.router.replica import ReplicaSpec
 
 
@@ -38,7 +39,7 @@ async def _store(
     return MemoryOverlay()
 
 
-class Drains:
+class Drains(Follower):
     """Replicas that an admin call has drained stay so, also where they join later."""
 
     def __init__(self, fleet: Fleet, overlay: Overlay) -> None:
@@ -54,9 +55,3 @@ class Drains:
     def on_join(self, spec: ReplicaSpec) -> None:
         if spec.id in self._drained:
             self._fleet.set_draining(spec.id, True)
-
-    def on_leave(self, spec: ReplicaSpec) -> None:
-        """Nothing: the drain stands for when it comes back."""
-
-    def on_return(self, spec: ReplicaSpec) -> None:
-        """Nothing."""

@@ -10,6 +10,7 @@ from tierway.middleware.config import Settings
 from tierway.middleware.edge import Limits
 from tierway.middleware.settings import (
     MEMORY_BYTES,
+    BreakerSettings,
     CacheSettings,
     EmbedderSettings,
     ModelSettings,
@@ -23,6 +24,7 @@ from tierway.policies.cacheability import CacheRules, TtlRule
 from tierway.policies.context import asked_of, concerns
 from tierway.policies.errors import ConfigError
 from tierway.policies.personal import Personal
+from tierway.policies.resilience import BreakerRules
 from tierway.policies.types import Call, Model, Pace, Tier
 from tierway.policies.verifier import Verifier
 from tierway.policies.volatile import time_sensitive
@@ -149,6 +151,10 @@ def route_rules(settings: Settings) -> RouteRules:
             tenant.name: tenant.placement for tenant in settings.tenants if tenant.placement
         },
     )
+
+
+def breaker_rules(given: BreakerSettings) -> BreakerRules:
+    return BreakerRules(**given.model_dump())
 
 
 def ladder(settings: Settings) -> Ladder:

@@ -260,6 +260,20 @@ class TenantSettings(SecretRef):
     hit_factor: Share = 0.1  # a hit costs the fleet nothing, yet is not free of charge
 
 
+class BreakerSettings(Section):
+    """When a replica is taken out, and for how long; Envoy's and resilience4j's defaults, with
+    windows for the lower rates of language models."""
+
+    consecutive: Count = 5  # Envoy's: five failures in a row are no accident
+    share: Annotated[Number, Field(gt=0, le=1)] = 0.5  # of the window's calls
+    window_s: Seconds = 30  # a few answers of a busy replica
+    min_calls: Count = 10  # a share of fewer says nothing
+    open_s: Seconds = 10  # an engine that restarts needs longer and is found by its health
+    max_open_s: Seconds = 120  # it doubles with each opening, and must not become for ever
+    slow_factor: Annotated[Number, Field(gt=1)] = 5  # times the predicted first token
+    slow_margin_s: Seconds = 5  # and so much later at least: predictions of milliseconds are noise
+
+
 class ResilienceSettings(Section):
     connect_timeout_s: Seconds = 2  # a SYN and one retransmission (1 s) inside a data centre
     first_token_timeout_s: Seconds = 30  # a long prompt behind a full queue still makes it
@@ -269,6 +283,7 @@ class ResilienceSettings(Section):
     overload_wait_s: Annotated[Number, Field(ge=0)] = 20  # below the patience of most clients
     retry_budget: Share = 0.2  # a failing fleet gets a fifth more load, not double
     hedge: Switch = "off"  # a hedge is paid for twice
+    breaker: BreakerSettings = BreakerSettings()
     # What a client's own retry understands; 200 shows the message as an answer.
     message_status: Literal[200, 429, 500, 502, 503, 504, 529] = 503
 

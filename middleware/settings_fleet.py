@@ -15,6 +15,8 @@ from tierway.middleware.field_types import (
     Integer,
     Label,
     Network,
+    Number,
+    Seconds,
     Switch,
     Telemetry,
     Text,
@@ -47,5 +49,8 @@ class ReplicaSettings(Section):
 
 
 class FleetSettings(Section):
+    # A fresh engine is slow at first and its KV cache empty: a burst should not be its first call.
+    slow_start_s: Annotated[Number, Field(ge=0)] = 5
+    drain_timeout_s: Seconds = 600  # as long as a call may take at all
     file: FilePath | None = None  # the configuration lists the replicas
     allowed_networks: tuple[Network, ...] = ()  # admin calls may add replicas nowhere

@@ -10,6 +10,7 @@
     │   ├── Refused          connection refused, DNS                  502
     │   │   └── Dropped      closed before it answered                502
     │   ├── BrokenStream     cut or malformed after it began          502
+    │   ├── SlowFirstToken   never raised: what a slow answer counts as
     │   └── Rejected         the upstream answered with an error status
     ├── CacheError           never reaches a client: bypass, count
     └── ConfigError          a setting is wrong: key, value, allowed
@@ -122,6 +123,10 @@ class UpstreamTimeout(UpstreamError):
         self.which = which
         # Once the whole time of the call is gone there is none left for another attempt.
         self.retryable = which != "total"
+
+
+class SlowFirstToken(UpstreamError):
+    """The first token came much later than was predicted; the answer may have been good."""
 
 
 class Refused(UpstreamError):

@@ -3,7 +3,8 @@
 `Breaker` watches one replica. Closed, it opens
 
 - at once on hard evidence: connection refused, a dead health check;
-- on statistics: `consecutive` failures in a row, or a share of failures of at least `share`
+- on statistics (a first token later than `slow_factor` times its prediction is a failure too):
+  `consecutive` failures in a row, or a share of failures of at least `share`
   in the last `window_s` seconds with at least `min_calls` calls, if `may_open` allows it.
 
 Open, it takes nothing for `open_s`, doubling with each opening up to `max_open_s`; a good
@@ -62,6 +63,12 @@ class BreakerRules:
     max_open_s: float = 120.0
     good_spell_s: float = 60.0
     probe_timeout_s: float = 60.0
+    slow_factor: float = 5.0
+    slow_margin_s: float = 5.0
+
+    def slow_after_s(self, ttft_s: float) -> float:
+        """From when on a first token counts as a failure, for one that was predicted."""
+        return max(self.slow_factor * ttft_s, ttft_s + self.slow_margin_s)
 
 
 class Window:
@@ -182,6 +189,11 @@ class Breaker:
         self._window.add(now, failures=1)
         if hard or state == "half-open" or (may_open and self._statistics(now)):
             self._open(now, hard)
+
+    def forget(self) -> None:
+        """Forgets the calls so far, as of another process; what is open stays so."""
+        self._run = 0
+        self._window.clear()
 
     def record_health(self, now: float, healthy: bool) -> None:
         """Reports an active check: failing is hard evidence, passing takes such back."""

@@ -255,7 +255,8 @@ class ReplicaView:
     its start, so that memory pressure shows in `kv_usage` and not in the framebuffer. `unseen`
     is how many requests the engine told of that no gateway had in flight: traffic from
     elsewhere. `recent_s` is work given to it lately, in predicted seconds, as it was at
-    `recent_at_s`; it fades since.
+    `recent_at_s`; it fades since. One that has just come takes part in more and more choices, in
+    all of them from `warm_at_s` on, which is `warming_s` after it came.
     """
 
     id: str
@@ -291,6 +292,8 @@ class ReplicaView:
     node: str = ""
     zone: str = ""
     group: str = ""
+    warm_at_s: float = 0.0
+    warming_s: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)

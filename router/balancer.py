@@ -257,6 +257,7 @@ class Balancer:
             best.replica,
             work,
             cost_s=(best.ttft_s + best.tpot_s * look.output_tokens) / choice.crowd,
+            ttft_s=best.ttft_s,
             read_by_s=None if look.stream else ask.now_s + best.ttft_s,
             watch=Placed(look, ask, view, best, self._learners, choice.held.get(best.replica, 0)),
         )

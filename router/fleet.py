@@ -7,31 +7,28 @@ Breakers are fed by what became of each lease.
 from __future__ import annotations
 
 import heapq
+import logging
+import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
-from typing import Protocol
 
-from tierway.policies.errors import Refused, UpstreamTimeout
+from tierway.policies.errors import Refused, SlowFirstToken, UpstreamTimeout
 from tierway.policies.protocols import Clock
 from tierway.policies.resilience import Breaker, BreakerRules, may_open, verdict
 from tierway.policies.types import Counts, Pace, ReplicaView, Work
 from tierway.router.facts import Facts, GpuFacts, LoadReport
+from tierway.router.follower import Follower
 from tierway.router.lease import Lease, Watch
 from tierway.router.replica import NOTHING, Given, Replica, ReplicaSpec, view_of
 
+logger = logging.getLogger(__name__)
 
-class Follower(Protocol):
-    """Hears of replicas that come and go, before anything is asked of or about them."""
-
-    def on_join(self, spec: ReplicaSpec) -> None: ...
-    def on_leave(self, spec: ReplicaSpec) -> None: ...
-    def on_return(self, spec: ReplicaSpec) -> None:
-        """It was out (breaker, drain) and takes calls again."""
-        ...
+_SAME_START_S = 1.0  # some exporters round, and clocks are set
 
 
 class Fleet:
-    """What is told of a replica that has left is dropped: late facts of it harm nobody."""
+    """What is told of a replica that has left is dropped: late facts of it harm nobody. One that
+    joins, returns or restarts later than at the start is given to slowly, for `slow_start_s`."""
 
     def __init__(
         self,
@@ -39,9 +36,12 @@ class Fleet:
         *,
         clock: Clock,
         rules: BreakerRules | None = None,
+        slow_start_s: float = 0.0,
     ) -> None:
         self.clock = clock
         self._rules = rules or BreakerRules()
+        self._slow_start_s, self._began_s = slow_start_s, clock()
+        self._leaving: list[Replica] = []
         self._leases = 0
         self._replicas: dict[str, Replica] = {}
         self._by_model: dict[str, list[Replica]] = {}
@@ -67,6 +67,7 @@ class Fleet:
         replica = self._replicas[spec.id] = Replica(spec, Breaker(self._rules), Pace())
         self._by_model.setdefault(spec.model, []).append(replica)
         self._even_out(replica)
+        self._warm_up(replica)
         for follower in self._followers:
             follower.on_join(spec)
 
@@ -77,6 +78,9 @@ class Fleet:
         if replica is None:
             return False
         self._by_model[replica.spec.model].remove(replica)
+        if not replica.draining:
+            replica.draining_since_s = self.clock()
+        self._leaving = [one for one in (*self._leaving, replica) if one.inflight]
         for follower in self._followers:
             follower.on_leave(replica.spec)
         return True
@@ -125,14 +129,16 @@ class Fleet:
         work: Work,
         *,
         cost_s: float = 0.0,
+        ttft_s: float = 0.0,
         read_by_s: float | None = None,
         watch: Watch | None = None,
     ) -> Lease:
         """Takes a slot. A replica whose breaker is half-open uses its one probe for it.
 
-        `cost_s` is the predicted work, for the record of what was given lately. `read_by_s` is
-        when the prompt may count as read where no first token tells (a call that does not
-        stream). Raises Refused where the replica has left."""
+        `cost_s` is the predicted work, for the record of what was given lately, `ttft_s` the
+        predicted first token, 0 for none. `read_by_s` is when the prompt may count as read where
+        no first token tells (a call that does not stream). Raises Refused where the replica has
+        left."""
         replica = self._replicas.get(replica_id)
         if replica is None:
             raise Refused("The replica has left the fleet.", replica=replica_id)
@@ -145,7 +151,9 @@ class Fleet:
         replica.fade(now)
         replica.recent_s += cost_s
         replica.breaker.begin_probe(now)
-        lease = Lease(self, replica, work, now, watch)
+        told = ttft_s > 0.0 and read_by_s is None and replica.spec.url
+        slow_after_s = self._rules.slow_after_s(ttft_s) if told else math.inf
+        lease = Lease(self, replica, work, now, watch, slow_after_s)
         if read_by_s is not None:
             self._leases += 1
             heapq.heappush(replica.unread, (read_by_s, self._leases, lease.prompt_read))
@@ -196,6 +204,8 @@ class Fleet:
         replica = self._replicas.get(replica_id)
         if replica is None:
             return
+        if _another(replica.facts.process_start_s, facts.process_start_s):
+            self._restarted(replica)
         was_asleep = replica.facts.asleep
         replica.facts, replica.view = facts.after(replica.facts), None
         if was_asleep and not replica.withdrawn:
@@ -225,6 +235,8 @@ class Fleet:
     def set_draining(self, replica_id: str, draining: bool) -> None:
         replica = self._replicas[replica_id]
         was = replica.withdrawn
+        if draining and not replica.draining:
+            replica.draining_since_s = self.clock()
         replica.draining, replica.view = draining, None
         if was and not replica.withdrawn:
             self._returned(replica)
@@ -241,9 +253,33 @@ class Fleet:
 
     def _returned(self, replica: Replica) -> None:
         self._even_out(replica)
+        self._warm_up(replica)
         if replica.breaker.closed and not replica.withdrawn:
             for follower in self._followers:
                 follower.on_return(replica.spec)
+
+    def _warm_up(self, replica: Replica) -> None:
+        now = self.clock()
+        if now - self._began_s > self._slow_start_s > 0.0:
+            replica.warming_s, replica.view = self._slow_start_s, None
+            replica.warm_at_s = now + self._slow_start_s
+
+    def _restarted(self, replica: Replica) -> None:
+        """Counts stay: what is in flight was sent there and ends by itself."""
+        logger.warning("%s was restarted: what was known of it is forgotten", replica.spec.id)
+        replica.breaker.forget()
+        replica.unseen, replica.facts = (0.0, 0.0), Facts()
+        self._even_out(replica)
+        self._warm_up(replica)
+        for follower in self._followers:
+            follower.on_restart(replica.spec)
+
+    def overdue(self, drain_timeout_s: float) -> list[ReplicaSpec]:
+        """Those that drain, or have left, and still have calls in flight after so long."""
+        self._leaving = [one for one in self._leaving if one.inflight]
+        draining = [one for one in self._replicas.values() if one.draining and one.inflight]
+        latest_s = self.clock() - drain_timeout_s
+        return [one.spec for one in (*draining, *self._leaving) if one.draining_since_s <= latest_s]
 
     def _even_out(self, replica: Replica) -> None:
         """Nothing was given to it while it was out. It starts with what the others of its model
@@ -272,30 +308,38 @@ class Fleet:
         return replica.served, replica.failed
 
     def judge(self, replica: Replica, error: BaseException | None) -> None:
-        now = self.clock()
-        found = verdict(error)
+        now, found = self.clock(), verdict(error)
+        late = isinstance(error, SlowFirstToken)
         replica.view = None
-        replica.served += found == "success"
-        replica.failed += found in ("failure", "hard")
+        replica.served += late or found == "success"
+        replica.failed += not late and found in ("failure", "hard")
         if found in ("success", "hard"):
             replica.alive = found == "success"
-        slow = isinstance(error, UpstreamTimeout)
-        may_open = found != "failure" or self._may_open(replica, now, slow=slow)
+        may_open = found != "failure" or self._may_open(replica, now, error)
         was_out = not replica.breaker.closed
         replica.breaker.record(found, now, may_open=may_open)
         if was_out and replica.breaker.closed:
             self._returned(replica)
 
-    def _may_open(self, replica: Replica, now: float, *, slow: bool) -> bool:
+    def _may_open(self, replica: Replica, now: float, error: BaseException | None) -> bool:
         """Statistics never take out the last of a model, and at most half of a tier: what fails
         everywhere is no replica's fault. More only where another of the model answers nearly
         always, so that the fault must be the replica's, and not for slowness: that is load, and
-        would go on to the next."""
+        would go on to the next. Answers that come late speak against a replica only while most
+        others are well."""
         peers = [r for r in self._replicas.values() if r.spec.tier == replica.spec.tier]
         others = [r for r in peers if r is not replica]
         same = [r for r in others if r.spec.model == replica.spec.model]
         if not any(r.breaker.allows(now) for r in same):
             return False
+        reliable = sum(r.breaker.reliable(now) for r in same)
+        if isinstance(error, SlowFirstToken) and 2 * reliable < len(same):
+            return False
         out = sum(1 for r in others if not r.breaker.allows(now))
-        proven = not slow and any(r.breaker.reliable(now) for r in same)
+        proven = reliable > 0 and not isinstance(error, UpstreamTimeout | SlowFirstToken)
         return proven or may_open(out, len(peers))
+
+
+def _another(known_s: float | None, told_s: float | None) -> bool:
+    """Whether these starts are of two processes."""
+    return known_s is not None and told_s is not None and abs(told_s - known_s) > _SAME_START_S

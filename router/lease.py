@@ -4,11 +4,15 @@ so that counts cannot leak or turn negative.
 
 from __future__ import annotations
 
+import math
 from typing import Protocol
 
+from tierway.policies.errors import SlowFirstToken
 from tierway.policies.protocols import Clock
 from tierway.policies.types import Usage, Work
 from tierway.router.replica import Given, Replica
+
+SLOW = SlowFirstToken("The first token came much later than was predicted.")
 
 
 class Judge(Protocol):
@@ -30,13 +34,16 @@ class Watch(Protocol):
 
 class Lease:
     """One slot on one replica, taken for `work`. `first_token` and `finish` count once; later
-    calls do nothing. `taken_s` is when it was taken, `first_s` when the first token came."""
+    calls do nothing. A first token later than `slow_after_s` speaks against the replica even if the
+    answer was good. `taken_s` is when it was taken, `first_s` when the first token came."""
 
     __slots__ = (
         "_ended",
         "_fleet",
         "_reading",
         "_replica",
+        "_slow",
+        "_slow_after_s",
         "_watch",
         "first_s",
         "given_at_first",
@@ -46,7 +53,13 @@ class Lease:
     )
 
     def __init__(
-        self, fleet: Judge, replica: Replica, work: Work, now: float, watch: Watch | None
+        self,
+        fleet: Judge,
+        replica: Replica,
+        work: Work,
+        now: float,
+        watch: Watch | None,
+        slow_after_s: float = math.inf,
     ) -> None:
         self.replica = replica.spec.id
         self.work = work
@@ -56,11 +69,13 @@ class Lease:
         self._fleet, self._replica = fleet, replica
         self._watch = watch
         self._reading, self._ended = True, False
+        self._slow_after_s, self._slow = slow_after_s, False
 
     def first_token(self) -> None:
         """The prompt is read: its tokens wait no longer."""
         if self.first_s is None and not self._ended:
             self.first_s = self._fleet.clock()
+            self._slow = self.first_s - self.taken_s > self._slow_after_s
             self.given_at_first = self._replica.given
             self.prompt_read()
             if self._watch is not None:
@@ -84,6 +99,6 @@ class Lease:
         self.prompt_read()
         self._ended = True
         self._replica.book(self.work, -1)
-        self._fleet.judge(self._replica, error)
+        self._fleet.judge(self._replica, SLOW if error is None and self._slow else error)
         if self._watch is not None:
             self._watch.on_end(self, self._fleet.clock(), error, usage)

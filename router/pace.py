@@ -27,6 +27,7 @@ from tierway.policies.latency import forecast, step_s
 from tierway.policies.types import Pace, ReplicaView, Usage
 from tierway.router.balancer import Placed
 from tierway.router.fleet import Fleet
+from tierway.router.follower import Follower
 from tierway.router.lease import Lease
 from tierway.router.replica import Given, ReplicaSpec
 
@@ -99,7 +100,7 @@ class _Learnt:
         )
 
 
-class PaceLearner:
+class PaceLearner(Follower):
     """Teaches `fleet` the pace of its replicas. `priors` by replica id; those left out start
     with the default Pace."""
 
@@ -115,8 +116,11 @@ class PaceLearner:
     def on_leave(self, spec: ReplicaSpec) -> None:
         self._learnt.pop(spec.id, None)
 
-    def on_return(self, spec: ReplicaSpec) -> None:
-        """Nothing: what was learnt fades while it is idle."""
+    def on_restart(self, spec: ReplicaSpec) -> None:
+        """It may be another engine, on another machine."""
+        prior = self._of(spec.id).prior
+        self._learnt[spec.id] = _Learnt(prior)
+        self._fleet.set_pace(spec.id, prior)
 
     def errors(self, replica: str) -> tuple[float, float]:
         """Mean relative errors of late: (first token, seconds per token)."""

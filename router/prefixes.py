@@ -21,6 +21,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import islice
 
+from tierway.router.follower import Follower
 from tierway.router.replica import ReplicaSpec
 from tierway.router.trust import Trust
 
@@ -68,7 +69,7 @@ class _Holder:
     held: dict[int, None] = field(default_factory=dict)
 
 
-class PrefixIndex:
+class PrefixIndex(Follower):
     """Replicas appear with their first insertion or resize."""
 
     def __init__(self, *, default_blocks: int = DEFAULT_BLOCKS) -> None:
@@ -132,14 +133,11 @@ class PrefixIndex:
             holder.room = max(0, blocks)
             self._shrink(holder)
 
-    def on_join(self, spec: ReplicaSpec) -> None:
-        """Nothing: it holds nothing yet."""
-
     def on_leave(self, spec: ReplicaSpec) -> None:
         self.remove(spec.id)
 
-    def on_return(self, spec: ReplicaSpec) -> None:
-        """Nothing: what became of its cache, its answers tell."""
+    def on_restart(self, spec: ReplicaSpec) -> None:
+        self.forget(spec.id)
 
     def remove(self, replica: str) -> None:
         """The replica is gone; nothing of it is matched any more."""

@@ -17,6 +17,7 @@ from tierway.policies.errors import Dropped, GatewayError, Refused
 from tierway.policies.protocols import Clock
 from tierway.router.engines import ENGINES, Engine, read_facts
 from tierway.router.fleet import Fleet
+from tierway.router.follower import Follower
 from tierway.router.replica import ReplicaSpec
 from tierway.router.transport import Origin, Transport
 
@@ -63,7 +64,7 @@ class HttpProbe:
                 await response.aclose()
 
 
-class Poller:
+class Poller(Follower):
     """Polls each replica of a fleet every `period_s` until closed, each at its own pace: one
     that is slow to answer does not hold up what is known of the others."""
 
@@ -91,9 +92,6 @@ class Poller:
         if task is not None:
             task.cancel()
         del self._refusals[spec.id], self._silences[spec.id]
-
-    def on_return(self, spec: ReplicaSpec) -> None:
-        """Nothing: it was polled all the time."""
 
     async def aclose(self) -> None:
         tasks = list(self._tasks.values())

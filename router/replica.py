@@ -80,6 +80,9 @@ class Replica:
     failed: int = 0
     draining: bool = False
     barred: str = ""
+    draining_since_s: float = 0.0
+    warm_at_s: float = 0.0
+    warming_s: float = 0.0
     alive: bool = True
     view: ReplicaView | None = None
 
@@ -161,4 +164,6 @@ def _made(replica: Replica, now: float) -> ReplicaView:
         node=spec.node,
         zone=spec.zone,
         group=spec.group,
+        warm_at_s=replica.warm_at_s,
+        warming_s=replica.warming_s,
     )

@@ -18,6 +18,7 @@ from tierway.policies.errors import GatewayError
 from tierway.policies.protocols import Clock
 from tierway.router.facts import GpuFacts
 from tierway.router.fleet import Fleet
+from tierway.router.follower import Follower
 from tierway.router.gpu_pages import GpuReading, read_gpus
 from tierway.router.gpus import Throttling, choose, together
 from tierway.router.replica import ReplicaSpec
@@ -74,7 +75,7 @@ class _Source:
     readable: bool = True
 
 
-class Telemetry:
+class Telemetry(Follower):
     """`reader` makes the reader of a source, by its URL or the word `nvml`. `on_gpu` hears of
     replicas whose kind of GPU was left open, once it is known: as if it had been configured."""
 
@@ -101,12 +102,6 @@ class Telemetry:
         """Begins with the first replica that has a source."""
         if spec.telemetry is not None and self._task is None:
             self._task = asyncio.get_running_loop().create_task(self._forever())
-
-    def on_leave(self, spec: ReplicaSpec) -> None:
-        """Nothing: each round asks who is here."""
-
-    def on_return(self, spec: ReplicaSpec) -> None:
-        """Nothing: its GPUs were looked at all the time."""
 
     async def aclose(self) -> None:
         if self._task is not None:

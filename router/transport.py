@@ -130,6 +130,12 @@ class Transport:
             there: pool for there, pool in self._pools.items() if pool.open or not pool.left
         }
 
+    def cut(self, origin: Origin) -> None:
+        """Aborts all connections there, also those in use: what waits there for an answer, or reads
+        one, fails as if the other end had gone."""
+        if pool := self._pools.get(origin):
+            pool.close()
+
     async def aclose(self) -> None:
         """Closes every connection, also those in use; later requests raise Refused."""
         self._closed = True
@@ -237,6 +243,7 @@ class _Pool:
     def close(self) -> None:
         if self._sweeper is not None:
             self._sweeper.cancel()
+            self._sweeper = None
         for connection in tuple(self.open):
             connection.abort()
 

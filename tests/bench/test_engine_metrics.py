@@ -44,6 +44,7 @@ def test_every_series_is_one_of_vllm_with_its_type_and_labels() -> None:
     real = series(REAL.read_text())
     ours = series(page())
     assert len(ours) > 60
+    assert ours.pop("process_start_time_seconds") == ("gauge", frozenset())  # of the client library
     assert {name: ours[name] for name in ours} == {name: real.get(name) for name in ours}
 
 

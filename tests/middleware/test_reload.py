@@ -134,7 +134,7 @@ def test_what_needs_a_restart_is_named_until_it_is_taken_back(
             "needs_restart": waiting,
             "version": 2,
         }
-        told = f"changed tiers.small.policy, models.m.replicas; needs a restart: {', '.join(waiting)}; policy set"
+        told = f"models.m.replicas; needs a restart: {', '.join(waiting)}; policy set"
         assert told in caplog.text
         assert (await reload(admin))["needs_restart"] == waiting
         file.data = copy.deepcopy(CONFIG)

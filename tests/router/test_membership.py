@@ -9,6 +9,7 @@ from tierway.policies.errors import Refused
 from tierway.policies.types import Counts, Work
 from tierway.router.facts import Facts, GpuFacts, LoadReport
 from tierway.router.fleet import Fleet
+from tierway.router.follower import Follower
 from tierway.router.replica import ReplicaSpec
 
 
@@ -16,7 +17,7 @@ def spec(name: str, url: str = "http://one", **more: float) -> ReplicaSpec:
     return ReplicaSpec(name, "m", "small", url, **more)  # type: ignore[arg-type]  # weight only
 
 
-class Heard:
+class Heard(Follower):
     def __init__(self) -> None:
         self.told: list[str] = []
 
@@ -28,6 +29,9 @@ class Heard:
 
     def on_return(self, spec: ReplicaSpec) -> None:
         self.told.append(f"={spec.id} {spec.url}")
+
+    def on_restart(self, spec: ReplicaSpec) -> None:
+        self.told.append(f"!{spec.id} {spec.url}")
 
 
 @pytest.fixture
