@@ -27,6 +27,7 @@ from tierway.router.lease import Lease
 from tierway.router.pace import PaceLearner
 from tierway.router.predict import LengthHint
 from tierway.router.prefixes import PrefixIndex
+from tierway.router.pressure import PressureWatch
 from tierway.router.prompts import PromptLearner
 from tierway.router.ratio import TokenRatios
 from tierway.router.replica import ReplicaSpec
@@ -128,6 +129,11 @@ class ProductGateway:
             ),
         )
 
+    def learn(self, watch: PressureWatch) -> None:
+        """Has the pressure of the engines' memory watched too."""
+        self.balancer.fleet.follow(watch)
+        self.balancer.learn(watch)
+
     def send(self, asked: Asked, blocks: tuple[int, ...]) -> ProductTicket:
         hint = LengthHint(_MODEL, asked.session, asked.prompt_tokens)
         look = Look(
@@ -154,6 +160,7 @@ class ProductGateway:
                 running=engine.running,
                 kv_usage=engine.kv_usage,
                 kv_capacity_tokens=engine.profile.kv_capacity_tokens,
+                preemptions=engine.totals.preemptions,
                 read_s=self._clock(),
             )
             self.balancer.fleet.update_facts(name, facts)

@@ -24,6 +24,7 @@ from tierway.policies.physics import StepLoad
 __all__ = ["Engine", "FinishReason", "Job", "Totals", "Work"]
 
 _SHORTEST_LEAP = 2
+MOST_LOST = 0.6
 
 
 class Engine:
@@ -42,6 +43,7 @@ class Engine:
         self._step: Batch | None = None
         self._due_s = now_s
         self._idle = True
+        self._lost_share, self._lost_blocks = 0.0, 0
 
     @property
     def running(self) -> int:
@@ -54,6 +56,15 @@ class Engine:
     @property
     def kv_usage(self) -> float:
         return self._jobs.pool.usage
+
+    def lose_memory(self, share: float) -> None:
+        """Makes this share of its KV blocks unusable, as fragmentation does; it is over with the
+        engine's end. At most MOST_LOST of all, so that it goes on serving."""
+        pool = self._jobs.pool
+        room = int(MOST_LOST * pool.total) - self._lost_blocks
+        self._lost_share = min(1.0, self._lost_share + share)
+        wanted = int(self._lost_share * pool.total) - self._lost_blocks
+        self._lost_blocks += pool.lose(max(0, min(wanted, room)))
 
     def cached_tokens(self, keys: Sequence[Hashable], prompt_tokens: int) -> int:
         """How many leading tokens of a prompt its prefix cache would save it now."""

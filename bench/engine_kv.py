@@ -39,6 +39,17 @@ class BlockPool:
         """Share of the blocks held by requests, in [0, 1]."""
         return 1.0 - self.free / self.total
 
+    def lose(self, count: int) -> int:
+        """Makes free blocks unusable until the engine restarts, as fragmentation does; how many
+        there were to lose."""
+        lost = min(count, self.free)
+        for _ in range(lost):
+            if self._fresh:
+                self._fresh -= 1
+            else:
+                self._evict()
+        return lost
+
     def match(self, keys: Sequence[Hashable], limit: int) -> list[Block]:
         """The leading cached blocks, at most `limit`; nothing is held yet."""
         found = []

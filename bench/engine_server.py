@@ -46,6 +46,7 @@ from tierway.bench.profiles import Profile, profile
 from tierway.policies.protocols import Clock
 
 _INFERENCE = ("/v1/chat/completions", "/v1/completions", "/v1/embeddings")
+_FRAGMENT_S = 0.2
 _METRICS_TYPE = b"text/plain; version=0.0.4; charset=utf-8"
 
 
@@ -82,6 +83,7 @@ class EngineServer:
         self._connections = Connections()
         self._server: asyncio.Server | None = None
         self._answered = 0
+        self._fragments: asyncio.Task[None] | None = None
 
     async def start(self, host: str = "127.0.0.1", port: int = 0) -> int:
         """Listens and returns the port; 0 takes a free one."""
@@ -91,6 +93,20 @@ class EngineServer:
         )
         self._loop.start()
         return int(self._server.sockets[0].getsockname()[1])
+
+    def set_faults(self, wanted: Mapping[str, Any]) -> None:
+        """What PUT /faults does. ValueError changes nothing."""
+        self.faults.set(wanted)
+        self._gpus.set(self.faults.throttle, self.faults.temperature_celsius)
+        self.engine.slowdown = 1.0 / self.faults.throttle
+        if self.faults.fragment and self._fragments is None:
+            self._fragments = asyncio.get_running_loop().create_task(self._fragment())
+
+    async def _fragment(self) -> None:
+        while self.faults.fragment:
+            await asyncio.sleep(_FRAGMENT_S)
+            self.engine.lose_memory(self.faults.fragment * _FRAGMENT_S)
+        self._fragments = None
 
     async def aclose(self) -> None:
         """Ends every connection and job at once; may be called twice."""
@@ -102,6 +118,8 @@ class EngineServer:
             connection.transport.abort()
         for task in tasks:
             task.cancel()
+        if self._fragments is not None:
+            self._fragments.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
         await self._loop.aclose()
         if self._server is not None:
@@ -239,11 +257,9 @@ class EngineServer:
     def _switch(self, request: HttpRequest, reply: Reply) -> None:
         if request.method == "PUT":
             try:
-                self.faults.set(load(request.body))
+                self.set_faults(load(request.body))
             except ValueError as error:
                 raise BadQuery(str(error)) from error
-            self._gpus.set(self.faults.throttle, self.faults.temperature_celsius)
-            self.engine.slowdown = 1.0 / self.faults.throttle
         reply.send(200, orjson.dumps(self.faults.state))
 
     def _look(self, request: HttpRequest, reply: Reply) -> None:

@@ -88,6 +88,7 @@ class FaultSwitch:
     Beside it, or by themselves, stand troubles of the GPUs: `{"throttle": 0.5}` leaves them that
     share of their clock, so that steps take twice as long and the GPUs show as hot;
     `{"temperature": 95}` is what they show in degrees Celsius, whatever they do.
+    `{"fragment": 0.01}` loses that share of the KV memory each second, until most is lost.
     """
 
     def __init__(self, seed: int) -> None:
@@ -109,6 +110,11 @@ class FaultSwitch:
     @property
     def temperature_celsius(self) -> float | None:
         return self._gpus.get("temperature")
+
+    @property
+    def fragment(self) -> float:
+        """The share of its KV memory that the engine loses each second."""
+        return self._gpus.get("fragment", 0.0)
 
     def set(self, wanted: Mapping[str, Any]) -> None:
         """Replaces the switch: what is not there, or null, is off. ValueError changes nothing."""
@@ -141,11 +147,11 @@ class FaultSwitch:
         self._fault, self._state = None, {"fault": None}
 
 
-_KEYS = ("fault", "share", "count", "scope", "throttle", "temperature")
+_KEYS = ("fault", "share", "count", "scope", "throttle", "temperature", "fragment")
 
 
 def _checked_gpus(wanted: Mapping[str, Any]) -> dict[str, float]:
-    limits = {"throttle": (0.01, 1.0), "temperature": (0.0, 150.0)}
+    limits = {"throttle": (0.01, 1.0), "temperature": (0.0, 150.0), "fragment": (0.0, 1.0)}
     found = {}
     for key, (low, high) in limits.items():
         value = wanted.get(key)

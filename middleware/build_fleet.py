@@ -34,6 +34,7 @@ from tierway.router.follower import Follower
 from tierway.router.nvml import NvmlReader
 from tierway.router.pace import PaceLearner
 from tierway.router.prefixes import PrefixIndex
+from tierway.router.pressure import PressureWatch
 from tierway.router.probes import HttpProbe, Poller
 from tierway.router.prompts import PromptLearner, hearing
 from tierway.router.ratio import TokenRatios
@@ -209,7 +210,9 @@ async def fleet_stage(
     pace, prefixes, ratios = PaceLearner(fleet, {}), PrefixIndex(), TokenRatios()
     promises = Promises(pace, tiers)
     upstreams = Upstreams(settings, environ, transport, models, fleet)
-    for follower in (promises, prefixes, upstreams):
+    rules = settings.fleet.pressure
+    pressure = PressureWatch(fleet, alert=rules.alert, for_s=rules.for_s)
+    for follower in (promises, prefixes, upstreams, pressure):
         fleet.follow(follower)
     shared = await shared_state(settings, environ, fleet, prefixes, stack, live=live)
     balancer = Balancer(
@@ -220,7 +223,7 @@ async def fleet_stage(
         prefixes=prefixes,
         ratios=ratios,
         shared=shared,
-        learners=[pace, PromptLearner(prefixes, ratios)],
+        learners=[pace, PromptLearner(prefixes, ratios), pressure],
     )
     dispatcher = Dispatcher(
         balancer,

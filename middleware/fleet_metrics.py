@@ -17,6 +17,7 @@ _REPLICA_GAUGES: tuple[tuple[str, str, str, Callable[[ReplicaView], float | None
     ("replica_waiting", "Requests in the engine's queue.", "engine", lambda v: v.waiting),
     ("replica_kv_usage", "KV cache in use, 0 to 1.", "engine", lambda v: v.kv_usage),
     ("replica_gpu_utilisation", "GPU in use, 0 to 1.", "gpu", lambda v: v.gpu_utilisation),
+    ("replica_pressure", "Memory pressure, 0 to 1.", "engine", lambda v: v.pressure),
     (
         "replica_gpu_memory_used_bytes",
         "Memory in use of the fullest GPU.",

@@ -174,6 +174,7 @@ class Parts:
             "running": view.running,
             "kv_usage": view.kv_usage,
             "kv_capacity_tokens": view.kv_capacity_tokens,
+            "pressure": view.pressure,
             "facts_age_s": self._age_s(view.facts_at_s),
             "gpu": view.gpu,
             "gpus": view.gpus,

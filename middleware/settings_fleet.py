@@ -48,9 +48,18 @@ class ReplicaSettings(Section):
     pod: Label = ""
 
 
+class PressureSettings(Section):
+    """Of the memory of a replica, 0 to 1; see the module policies/pressure.py."""
+
+    # Half of the way to a loss of 30 % of the memory: no healthy load of the benchmark came near.
+    alert: Annotated[Number, Field(gt=0, le=1)] = 0.5
+    for_s: Seconds = 20  # as long as the window it is taken over
+
+
 class FleetSettings(Section):
     # A fresh engine is slow at first and its KV cache empty: a burst should not be its first call.
     slow_start_s: Annotated[Number, Field(ge=0)] = 5
     drain_timeout_s: Seconds = 600  # as long as a call may take at all
+    pressure: PressureSettings = PressureSettings()
     file: FilePath | None = None  # the configuration lists the replicas
     allowed_networks: tuple[Network, ...] = ()  # admin calls may add replicas nowhere

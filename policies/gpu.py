@@ -2,7 +2,7 @@
 
 The work of each replica is in seconds of its own pace (work.py), which begins with what its GPU
 model promises: the larger a call, the more the speed of a GPU counts for it, and small ones fill
-the slow GPUs. Three deratings multiply the score 1 / (1 + work). Each is 1 up to a threshold and
+the slow GPUs. Deratings multiply the score 1 / (1 + work). Each is 1 up to a threshold and
 falls smoothly from there, so that a replica near its limits gets less and not at once nothing:
 
     memory  to 0.05 at full memory, from `memory_threshold`. Memory is KV use where the engine
@@ -13,6 +13,8 @@ falls smoothly from there, so that a replica near its limits gets less and not a
     busy    to 0.5 at full utilisation, from `utilisation_threshold`, as far as a queue or full
             memory bears it out. Utilisation alone tells nothing: it is the share of time in which
             any kernel ran, near 1 with a single request in flight
+
+    pressure  1 - 0.5 * memory pressure (pressure.py)
 
 GPU facts older than `gpu_fresh_s` and engine facts older than `fresh_s` are unknown. What is
 unknown counts as (1 + sum of the known) / (1 + number of the known): better than the worst, and
@@ -127,6 +129,16 @@ class Idleness:
         full = 0.0 if use is None else 1.0 - fall(use, rules.memory_threshold, 1.0, 0.0)
         evidence = max(queue / (queue + _QUEUE), full)
         return 1.0 - (1.0 - fall(busy, rules.utilisation_threshold, 1.0, _BUSY)) * evidence
+
+
+@dataclass(frozen=True, slots=True)
+class Relief:
+    """1 without memory pressure, 0.5 at the full index; 1 too where it is not known."""
+
+    name = "pressure"
+
+    def score(self, ask: BalanceAsk, views: Sequence[ReplicaView]) -> Sequence[float]:
+        return [1.0 - 0.5 * (view.pressure or 0.0) for view in views]
 
 
 def memory_use(ask: BalanceAsk, view: ReplicaView, rules: GpuOptions) -> float | None:

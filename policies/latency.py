@@ -13,6 +13,7 @@ The cost that orders the replicas is
          + surcharge * time to read own private tokens at the reference pace
          + output_weight * expected output * tpot / speed * (n + 1 + spread) / (mean n + 1 + spread)
          + kv_full_s * max(0, KV use with this call - 0.9) + recent_weight * recent work
+         + pressure_s * memory pressure * (1 + tenths of the KV memory that this call will hold)
 
 Charging a call's own uncached tokens several times keeps sessions with their KV cache: computed
 anew they cost this call, everybody behind it, and the memory of what they displace. The surcharge
@@ -26,10 +27,11 @@ slower replicas get their part and the fleet is used evenly; a small `spread` ev
 meet on one replica. Recent work is told per request in flight on the fleet's mean replica, so it is
 at most about the time that has passed, and no more noise in overload than in a trickle.
 
-`speed` is the operator's weight, halved towards a GPU's limit of temperature or while it says
-that it throttles; lasting slowness shows in the pace. Facts older than `fresh_s` are unknown:
-KV use is then taken from the gateways' own counts where the room is known, and else, like
-requests of others, as with the other replicas on average.
+A replica whose memory is under pressure (pressure.py) gets fewer calls, and the long ones leave
+first. `speed` is the operator's weight, halved towards a GPU's limit of temperature or while it
+says that it throttles; lasting slowness shows in the pace. Facts older than `fresh_s` are unknown:
+KV use is then taken from the gateways' own counts where the room is known, and else, like requests
+of others, as with the other replicas on average.
 """
 
 from __future__ import annotations
@@ -54,6 +56,7 @@ _HALF_SPEED_CELSIUS = 95.0
 _LEAST_SPEED = 1e-3
 _MOST_WEIGHT = 1e9
 _KV_FULL = 0.9
+_USUAL_KV_TOKENS = 100_000
 _EXPLAINED = 4
 PAID_BACK = 0.9  # of computing anew what everybody shares, by those who come later
 
@@ -116,6 +119,7 @@ class LlmPolicy:
     output_weight: float = 0.3
     spread: float = 16.0
     kv_full_s: float = 20.0
+    pressure_s: float = 2.0
     recent_weight: float = 0.1
     fresh_s: float = field(default=5.0, metadata={"above": 0.0})
 
@@ -161,12 +165,19 @@ class LlmPolicy:
                 prompt_s += private * (token_s + pair_s * (tokens - private / 2))
             decode_s = even_step * load
             full_s = self.kv_full_s * over
+            if view.pressure:
+                full_s += self.pressure_s * view.pressure * (1.0 + self._share(ask, view))
             tie_s = self.recent_weight * recent_s(ask, view)
             cost_s = wait_s + prompt_s + decode_s + full_s + tie_s
             parts = (wait_s, prompt_s, decode_s, full_s, tie_s)
             more_s = even * load * view.pace.request_s * slow + even_step
             prices.append((cost_s, parts, first_s + queue_s + own_s + kv_s, step, more_s, slow))
         return prices
+
+    def _share(self, ask: BalanceAsk, view: ReplicaView) -> float:
+        """Of its KV memory that the call will hold, in tenths of it."""
+        tokens = ask.prompt_tokens + ask.output_tokens
+        return 10.0 * tokens / (view.kv_capacity_tokens or _USUAL_KV_TOKENS)
 
     def _kv_over(self, ask: BalanceAsk, view: ReplicaView) -> float | None:
         """How far the share of KV memory in use is above the limit; None where nothing tells it."""

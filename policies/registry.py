@@ -17,7 +17,7 @@ from typing import Any
 from tierway.policies.affinity import LeastWork, PrefixAffinity, PrefixOptions
 from tierway.policies.balance import Policy
 from tierway.policies.errors import ConfigError
-from tierway.policies.gpu import Coolness, GpuOptions, Idleness, MemoryRoom
+from tierway.policies.gpu import Coolness, GpuOptions, Idleness, MemoryRoom, Relief
 from tierway.policies.latency import LlmPolicy
 from tierway.policies.pickers import Best, Drawn, InTurn, TwoChoices
 from tierway.policies.protocols import BalancePolicy
@@ -80,7 +80,7 @@ def _prefix(options: Options) -> BalancePolicy:
 def _gpu(options: Options) -> BalancePolicy:
     rules = GpuOptions(**_checked(options, GpuOptions))
     work = rules.work()
-    deratings = (MemoryRoom(rules), Coolness(rules), Idleness(rules))
+    deratings = (MemoryRoom(rules), Coolness(rules), Idleness(rules), Relief())
     return Policy("gpu", Best(), ((work, 1.0),), deratings=deratings, predict=work.predict)
 
 

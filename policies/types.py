@@ -256,7 +256,8 @@ class ReplicaView:
     is how many requests the engine told of that no gateway had in flight: traffic from
     elsewhere. `recent_s` is work given to it lately, in predicted seconds, as it was at
     `recent_at_s`; it fades since. One that has just come takes part in more and more choices, in
-    all of them from `warm_at_s` on, which is `warming_s` after it came.
+    all of them from `warm_at_s` on, which is `warming_s` after it came. `pressure` is the index of
+    its memory pressure, 0 to 1 (pressure.py), None where nothing is known.
     """
 
     id: str
@@ -294,6 +295,7 @@ class ReplicaView:
     group: str = ""
     warm_at_s: float = 0.0
     warming_s: float = 0.0
+    pressure: float | None = None
 
 
 @dataclass(frozen=True, slots=True)

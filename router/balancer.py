@@ -201,6 +201,10 @@ class Balancer:
         self._learners = (self.lengths, *learners)
         self.shadows = Shadows()
 
+    def learn(self, learner: Learner) -> None:
+        """`learner` hears of all calls from now on."""
+        self._learners = (*self._learners, learner)
+
     def look(self, call: Call, model: Model) -> Look:
         """What is known of a call that is to go to `model`."""
         kind = prompt_kind(call)

@@ -214,6 +214,14 @@ class Fleet:
             inside = facts.waiting + facts.running
             unseen = max(0, inside - replica.inflight - replica.others.requests)
             replica.unseen = (replica.unseen[1], float(unseen))
+        for follower in self._followers:
+            follower.on_facts(replica.spec, facts)
+
+    def set_pressure(self, replica_id: str, index: float | None) -> None:
+        """Of its memory; see policies/pressure.py."""
+        replica = self._replicas.get(replica_id)
+        if replica is not None and replica.pressure != index:
+            replica.pressure, replica.view = index, None
 
     def update_load(self, replica_id: str, report: LoadReport) -> None:
         """What the engine told in the head of an answer, which may outlive its replica."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from tierway.router.facts import Facts
 from tierway.router.replica import ReplicaSpec
 
 
@@ -17,6 +18,9 @@ class Follower:
 
     def on_return(self, spec: ReplicaSpec) -> None:
         """It was out (breaker, drain, sleep) and takes calls again."""
+
+    def on_facts(self, spec: ReplicaSpec, facts: Facts) -> None:
+        """A page of the engine was read."""
 
     def on_restart(self, spec: ReplicaSpec) -> None:
         """Another process answers there: nothing that was learnt of the old one holds."""

@@ -83,6 +83,7 @@ class Replica:
     draining_since_s: float = 0.0
     warm_at_s: float = 0.0
     warming_s: float = 0.0
+    pressure: float | None = None
     alive: bool = True
     view: ReplicaView | None = None
 
@@ -166,4 +167,5 @@ def _made(replica: Replica, now: float) -> ReplicaView:
         group=spec.group,
         warm_at_s=replica.warm_at_s,
         warming_s=replica.warming_s,
+        pressure=replica.pressure,
     )
