@@ -1,12 +1,12 @@
 """How soon the pressure index finds an engine whose memory fragments, and how often it errs.
 
-    python -m tierway.bench.pressure [--seeds 5] [--json]
+    python -m tierway.bench.pressure [--seeds 5] [--threshold 0.5 --for 20] [--json]
 
 The product's own Balancer, fleet and index before simulated engines in virtual time, polled once a
 second. Healthy runs, from a trickle to overload, count false alarms by replica and hour. In the
 others one replica of four loses memory from 60 s on, at a steady rate, until it has lost 60 %; told
-is how long after it began the alarm came, and how much was lost by then. The alarm is what starts
-maintenance: an index of `threshold` or more for 20 s.
+is how long after it began the alarm came. The alarm is an index of `--threshold` or more for so
+many seconds (`--for`): 0.5 and 20 for the line in the log, 0.7 and 60 for maintenance.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from tierway.bench.loads import TurnPlan, Turns
 from tierway.policies.pressure import Detector
 from tierway.router.pressure import PressureWatch
 
-THRESHOLD, FOR_S = 0.5, 20.0
+RULE = (0.5, 20.0)
 _ONSET_S = 60.0
 _EVERY_S = 1.0
 _ILL = 0
@@ -73,15 +73,19 @@ class Alarms:
                 self.at_s.setdefault(number, self.clock())
 
 
-def run(load: str, seed: int, rate: float = 0.0) -> dict[str, float]:
-    """One run; `delay_s` and `lost` where an ill engine was found, `false` alarms else."""
+Rule = tuple[float, float]
+"""The threshold, and for how many seconds."""
+
+
+def run(load: str, seed: int, rule: Rule, rate: float = 0.0) -> dict[str, float]:
+    """One run; `delay_s` where an ill engine was found, `false` alarms else."""
     gpu, plan = LOADS[load]
     clock, draw = VirtualClock(), random.Random(f"{load} {seed}")
     believed = [fleet_profile("8b", gpu) for _ in range(4)]
     engines = EngineClock([Engine(made) for made in believed])
     gateway = ProductGateway(engines, "llm", {}, clock=clock, draw=draw, believed=believed)
     gateway.learn(PressureWatch(gateway.balancer.fleet))
-    alarms = Alarms(clock, gateway, [Detector(THRESHOLD, FOR_S) for _ in believed])
+    alarms = Alarms(clock, gateway, [Detector(*rule) for _ in believed])
 
     def lose() -> None:
         if rate and clock() >= _ONSET_S:
@@ -101,10 +105,10 @@ def run(load: str, seed: int, rate: float = 0.0) -> dict[str, float]:
     return found
 
 
-def measured(seeds: int) -> dict[str, Any]:
-    healthy = {load: [run(load, seed) for seed in range(seeds)] for load in LOADS}
+def measured(seeds: int, rule: Rule = RULE) -> dict[str, Any]:
+    healthy = {load: [run(load, seed, rule) for seed in range(seeds)] for load in LOADS}
     ill = {
-        f"{load}, {rate:g}/s": [run(load, seed, rate) for seed in range(seeds)]
+        f"{load}, {rate:g}/s": [run(load, seed, rule, rate) for seed in range(seeds)]
         for load in LOADS
         for rate in RATES
     }
@@ -135,9 +139,11 @@ def _told(runs: Sequence[Mapping[str, float]]) -> dict[str, Any]:
 def main(argv: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(prog="pressure", description=(__doc__ or "").split("\n", 1)[0])
     parser.add_argument("--seeds", type=int, default=5)
+    parser.add_argument("--threshold", type=float, default=RULE[0])
+    parser.add_argument("--for", dest="for_s", type=float, default=RULE[1], help="seconds")
     parser.add_argument("--json", action="store_true")
     given = parser.parse_args(argv)
-    found = measured(given.seeds)
+    found = measured(given.seeds, (given.threshold, given.for_s))
     print(json.dumps(found) if given.json else _table(found))
     return 0
 

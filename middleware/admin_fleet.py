@@ -17,6 +17,7 @@ from fastapi import FastAPI, Request
 from fastapi.responses import JSONResponse
 
 from tierway.middleware.build_members import ADDED, EXCLUDED
+from tierway.middleware.build_overlay import DRAINING
 from tierway.middleware.reply import openai_error
 from tierway.router.replica import ReplicaSpec
 from tierway.router.transport import Origin
@@ -43,6 +44,22 @@ def add_fleet_calls(app: FastAPI, parts: Any, needs: Any) -> None:
     @app.post("/admin/replicas/{replica:path}/undrain", dependencies=[needs("operate")])
     async def undrain(replica: str) -> JSONResponse:
         return await _draining(parts(), replica, False)
+
+    @app.post("/admin/replicas/{replica:path}/mend", dependencies=[needs("operate")])
+    async def mend(replica: str) -> JSONResponse:
+        return await _mend(parts(), replica)
+
+
+async def _mend(parts: Parts, replica: str) -> JSONResponse:
+    spec, maintainer = parts.fleet.spec(replica), parts.maintainer
+    if spec is None:
+        return _unknown(parts, replica)
+    if maintainer is None:
+        return _refused(409, "Nothing can mend it: fleet.maintenance.action is none.")
+    why_not = await maintainer.ask(spec)
+    if why_not:
+        return _refused(409, f"It is not mended now: {why_not}.")
+    return JSONResponse({"id": replica, "mending": True}, 202)
 
 
 async def _settings(request: Request) -> Any:
@@ -81,7 +98,7 @@ async def _remove(parts: Parts, replica: str) -> JSONResponse:
 async def _draining(parts: Parts, replica: str, draining: bool) -> JSONResponse:
     if replica not in parts.fleet:
         return _unknown(parts, replica)
-    await parts.overlay.put("draining", replica, draining or None)
+    await parts.overlay.put(DRAINING, replica, draining or None)
     parts.fleet.set_draining(replica, draining)
     return JSONResponse({"id": replica, "draining": draining})
 

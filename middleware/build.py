@@ -16,11 +16,13 @@ from tierway.middleware import catalog
 from tierway.middleware import config as configuration
 from tierway.middleware.build_cache import cache_stage, second_opinion
 from tierway.middleware.build_fleet import fleet_stage, known_models, start_polling
+from tierway.middleware.build_maintenance import started_maintenance
 from tierway.middleware.build_members import Members
 from tierway.middleware.build_overlay import Drains, started_overlay
 from tierway.middleware.config import Settings, read_secret
 from tierway.middleware.demo import DEMO_STORE, start_demo_fleet
 from tierway.middleware.edge import Edge
+from tierway.middleware.fleet_metrics import MaintenanceCollector
 from tierway.middleware.length_metrics import LengthCollector
 from tierway.middleware.logs import log_request
 from tierway.middleware.metrics import Metrics
@@ -40,6 +42,7 @@ from tierway.policies.protocols import (
 from tierway.policies.types import Tier
 from tierway.router.balancer import Balancer
 from tierway.router.fleet import Fleet
+from tierway.router.maintenance import Maintainer
 from tierway.router.route import TierRouter
 from tierway.router.transport import Transport
 
@@ -111,14 +114,16 @@ async def _assemble(
     fleet.follow(Drains(fleet, overlay))
     members = Members(settings, environ, models, fleet, overlay)
     reload = Reloader(settings, environ, made.holder, policies, members, router)
+    maintainer = None
     if live:
         _shadow(settings, pipeline, stage, stack)
         await members.start(settings, stack)
         start_polling(settings, made, transport, stack)
+        maintainer = started_maintenance(settings, environ, fleet, overlay, stack)
         if settings.server.watch_config == "on":
             _watch(reload, stack)
     prices = catalog.prices(models)
-    metrics = _metrics(fleet, tiers, stage, dispatcher.balancer, prices)
+    metrics = _metrics(fleet, tiers, stage, dispatcher.balancer, prices, maintainer)
     tally = Tally(stage.cache.journal, prices)
     tally.start()
     stack.push_async_callback(tally.aclose)
@@ -147,6 +152,7 @@ async def _assemble(
         overlay=overlay,
         policies=policies,
         members=members,
+        maintainer=maintainer,
     )
 
 
@@ -190,6 +196,7 @@ def _metrics(
     stage: CacheStage,
     balancer: Balancer,
     prices: Prices,
+    maintainer: Maintainer | None,
 ) -> Metrics:
     names = [model.name for tier in tiers for model in tier.models]
     return Metrics(
@@ -199,6 +206,10 @@ def _metrics(
         policy_version=lambda: balancer.policies.current.version,
         prices=prices,
         shadow=lambda: stage.shadow.counts if stage.shadow else {},
-        collectors=(PolicyCollector(balancer.shadows), LengthCollector(balancer.lengths)),
+        collectors=(
+            PolicyCollector(balancer.shadows),
+            LengthCollector(balancer.lengths),
+            MaintenanceCollector(lambda: maintainer.outcomes if maintainer else {}),
+        ),
         shared=balancer.shared.status,
     )

@@ -21,6 +21,7 @@ from tierway.middleware.settings import (
     StateSettings,
 )
 from tierway.middleware.settings_fleet import ReplicaSettings
+from tierway.middleware.settings_maintenance import ActionSettings, MaintenanceSettings
 from tierway.policies.errors import ConfigError
 from tierway.policies.registry import POLICIES
 
@@ -38,6 +39,7 @@ def cross_faults(tree: SettingsTree) -> Iterator[Fault]:
             )
     for name, model in tree.models.items():
         yield from _model_faults(name, model, tree)
+    yield from _maintenance_faults(tree.fleet.maintenance)
     yield from _alias_faults(tree)
     yield from _key_faults(tree)
     for step, count in Counter(tree.degrade).items():
@@ -233,6 +235,31 @@ def _gpu_faults(path: tuple[Key, ...], replica: ReplicaSettings) -> Iterator[Fau
             yield Fault((*path, way), f"{text}, not {len(set(told))}")
     if replica.pod and replica.telemetry == "nvml":
         yield Fault((*path, "pod"), "is not known to nvml: use gpu_uuids or gpu_indices")
+
+
+_ACTION_KEYS = {
+    "webhook": ("url", "secret_env"),
+    "command": ("command", "timeout_s"),
+    "kubernetes": ("url", "workload", "namespace", "account"),
+}
+
+
+def _maintenance_faults(given: MaintenanceSettings) -> Iterator[Fault]:
+    action, path = given.action, ("fleet", "maintenance", "action")
+    needed = {"webhook": "url", "command": "command"}.get(action.kind)
+    if needed and not getattr(action, needed):
+        yield Fault((*path, needed), f"is required with kind: {action.kind}")
+    usual = ActionSettings()
+    for key in sorted(action.model_fields_set - {"kind"}):
+        other = key not in _ACTION_KEYS.get(action.kind, ())
+        if other and getattr(action, key) != getattr(usual, key):
+            kinds = [kind for kind, keys in _ACTION_KEYS.items() if key in keys]
+            yield Fault((*path, key), f"goes with kind: {' or '.join(kinds)}")
+    if given.restarts.mode == "on" and action.kind == "none":
+        yield Fault(
+            ("fleet", "maintenance", "restarts", "mode"),
+            "needs fleet.maintenance.action, which restarts",
+        )
 
 
 def _alias_faults(tree: SettingsTree) -> Iterator[Fault]:

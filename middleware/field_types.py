@@ -132,6 +132,14 @@ StateName = Annotated[
 ]
 ModelName = Annotated[Text, _named(r"[!-~]+", "a name of visible ASCII characters")]
 LitellmName = Annotated[str, _named(r"[^/\s]+/\S+", "provider/name, such as openai/gpt-5-mini")]
+TimeOfDay = Annotated[
+    str,
+    BeforeValidator(_text),
+    _named(r"([01]\d|2[0-3]):[0-5]\d", "a time of the day such as 03:00, in quotes"),
+]
+Workload = Annotated[
+    str, _named(r"(deployment|statefulset)/[a-z0-9.-]+", "deployment/NAME or statefulset/NAME")
+]
 JsonFields = Annotated[dict[Text, Any], AfterValidator(_json)]
 
 Switch = Annotated[Literal["off", "on"], _switch("on")]

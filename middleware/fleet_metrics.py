@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
 
-from prometheus_client.core import GaugeMetricFamily, Metric
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
 
 from tierway.policies.protocols import Clock
@@ -90,3 +90,18 @@ def _gauge(
         if found is not None:
             family.add_metric((view.tier, view.id), found)
     return family
+
+
+class MaintenanceCollector(Collector):
+    """How often each replica that is here was mended, by outcome."""
+
+    def __init__(self, outcomes: Callable[[], Mapping[tuple[str, str], int]]) -> None:
+        self._outcomes = outcomes
+
+    def collect(self) -> Iterable[Metric]:
+        family = CounterMetricFamily(
+            "tierway_maintenance", "Replicas mended, by outcome.", labels=("replica", "outcome")
+        )
+        for labels, count in self._outcomes().items():
+            family.add_metric(labels, count)
+        yield family

@@ -113,6 +113,19 @@ class Overlay:
             self._take(self._document.put(section, key, value))
         return self.version
 
+    async def edit(self, change: Callable[[Document], Document | None]) -> bool:
+        """Has `change` make the next document of the newest one, until it is kept; False where it
+        makes none. Raises CacheError where it could not be kept, and then nothing has changed."""
+        for _ in range(_TRIES):
+            newest = await self._store.read()
+            new = change(newest)
+            if new is None:
+                return False
+            if await self._store.swap(new):
+                self._take(new)
+                return True
+        raise _crowded()
+
     async def follow(self) -> None:
         """Takes what others have changed, and keeps what could not be kept. Raises CacheError."""
         if self._unkept:
@@ -136,7 +149,7 @@ class Overlay:
                 }
                 self._take(new)
                 return
-        raise CacheError("The admin changes could not be kept: others kept changing them.")
+        raise _crowded()
 
     def _take(self, new: Document) -> None:
         old, self._document = self._document, new
@@ -160,6 +173,10 @@ class Overlay:
                 await self._try(self.follow)
             except Exception:  # border: the loop outlives any fault
                 logger.exception("the admin changes could not be followed")
+
+
+def _crowded() -> CacheError:
+    return CacheError("The admin changes could not be kept: others kept changing them.")
 
 
 def _call(apply: Apply, section: Section) -> None:

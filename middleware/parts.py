@@ -9,6 +9,7 @@ from dataclasses import asdict, dataclass, field
 from typing import Any
 
 from tierway.middleware.build_members import Members
+from tierway.middleware.build_overlay import MENDING
 from tierway.middleware.config import Settings
 from tierway.middleware.edge import Edge
 from tierway.middleware.metrics import Metrics
@@ -23,6 +24,7 @@ from tierway.policies.types import ReplicaView, Tier
 from tierway.router.balancer import PolicyHolder
 from tierway.router.dispatch import Dispatcher
 from tierway.router.fleet import Fleet
+from tierway.router.maintenance import Maintainer
 from tierway.router.route import TierRouter
 
 ROLES = ("read", "operate", "admin")
@@ -63,6 +65,7 @@ class Parts:
     overlay: Overlay
     policies: PolicyOverlay
     members: Members
+    maintainer: Maintainer | None
     stack: AsyncExitStack = field(default_factory=AsyncExitStack)
 
     async def aclose(self) -> None:
@@ -96,6 +99,7 @@ class Parts:
             "state": asdict(self.dispatcher.balancer.shared.status()),
             "prefixes": self._prefix_state(),
             "lengths": self._length_state(),
+            "maintenance": self._maintenance_state(),
             "overlay": {"version": self.overlay.version, "kept": self.overlay.kept},
             "tenants": [tenant.name for tenant in self.settings.tenants],
             "policies": {
@@ -113,6 +117,15 @@ class Parts:
         """By model, how well the lengths of its answers are foretold."""
         errors = self.dispatcher.balancer.lengths.errors()
         return {model: asdict(found) for model, found in errors.items()}
+
+    def _maintenance_state(self) -> dict[str, Any]:
+        """`mending` is by whatever gateway, `last` what this one did."""
+        made = self.maintainer
+        return {
+            "configured": made is not None,
+            "mending": dict(self.overlay.section(MENDING)),
+            "last": [] if made is None else [asdict(one) for one in made.history],
+        }
 
     def _cache_state(self) -> dict[str, Any]:
         """`entries` are those held here, `bytes` what the store takes, as of seconds ago."""

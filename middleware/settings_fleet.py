@@ -23,6 +23,7 @@ from tierway.middleware.field_types import (
     Weight,
 )
 from tierway.middleware.section import Section
+from tierway.middleware.settings_maintenance import MaintenanceSettings
 
 
 class ReplicaSettings(Section):
@@ -61,5 +62,6 @@ class FleetSettings(Section):
     slow_start_s: Annotated[Number, Field(ge=0)] = 5
     drain_timeout_s: Seconds = 600  # as long as a call may take at all
     pressure: PressureSettings = PressureSettings()
+    maintenance: MaintenanceSettings = MaintenanceSettings()
     file: FilePath | None = None  # the configuration lists the replicas
     allowed_networks: tuple[Network, ...] = ()  # admin calls may add replicas nowhere

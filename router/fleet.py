@@ -240,6 +240,11 @@ class Fleet:
         replica = self._replicas[replica_id]
         return replica.facts, replica.gpu
 
+    def alive(self, replica_id: str) -> bool:
+        """Whether its breaker is closed and it answers its health checks."""
+        replica = self._replicas[replica_id]
+        return replica.alive and replica.breaker.closed
+
     def set_draining(self, replica_id: str, draining: bool) -> None:
         replica = self._replicas[replica_id]
         was = replica.withdrawn
