@@ -1,4 +1,5 @@
 # make run    serve on http://127.0.0.1:8080        make test   the whole suite
+# make soak   an hour of a fleet in trouble
 # make dev    strict editable install               make check  format, lint, types, import rules
 PYTHON ?= python3
 VENV := .venv
@@ -6,7 +7,7 @@ BIN := $(VENV)/bin
 SOURCES := middleware cache router policies bench
 PACKAGES := $(SOURCES:%=tierway.%)
 
-.PHONY: run test dev check bench test-real lock clean
+.PHONY: run test dev check bench soak test-real lock clean
 
 run: $(VENV)/.installed
 	$(BIN)/tierway serve
@@ -24,6 +25,10 @@ check: $(VENV)/.tested
 dev: $(VENV)/.test-dependencies
 	$(BIN)/python -m pip install -qq --no-deps --config-settings editable_mode=strict -e .
 	touch $(VENV)/.dev
+
+# An hour; `make soak ARGS="--minutes 5"` is what CI runs.
+soak: $(VENV)/.tested
+	$(BIN)/python -P -m tierway.bench.soak $(ARGS)
 
 bench: $(VENV)/.tested
 	$(BIN)/python -P -m tierway.bench.table

