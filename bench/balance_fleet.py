@@ -58,6 +58,15 @@ def fleet_profile(model: str, gpu: str) -> Profile:
     return replace(made, max_model_len=made.kv_capacity_tokens)
 
 
+@dataclass(frozen=True, slots=True)
+class Placed:
+    """Where a replica stands."""
+
+    zone: str = ""
+    group: str = ""
+    fabric: str = ""
+
+
 @dataclass(slots=True)
 class ProductTicket:
     replica: int
@@ -75,7 +84,7 @@ class ProductTicket:
 class ProductGateway:
     """One gateway of the product before `engines`, with this policy for all of them. `believed`
     are the profiles that its operator believes in, by engine; gateways of one `hub` share their
-    counts and placements."""
+    counts and placements; `places` tell where the engines stand, `zone` where it does."""
 
     def __init__(
         self,
@@ -89,11 +98,14 @@ class ProductGateway:
         look_tokens: int = LOOK_TOKENS,
         weights: Sequence[float] | None = None,
         hub: MemoryHub | None = None,
+        places: Sequence[Placed] | None = None,
+        zone: str = "",
     ) -> None:
         self._engines = engines
         self._names = [f"model@gpu-{number:02}:8000" for number in range(len(believed))]
         self._numbers = {name: number for number, name in enumerate(self._names)}
         self._clock, self._sent = clock, 0
+        where = places or [Placed()] * len(believed)
         specs = [
             ReplicaSpec(
                 name,
@@ -104,6 +116,9 @@ class ProductGateway:
                 weight=1.0 if weights is None else weights[number],
                 gpu=believed[number].gpu.name,
                 gpus=believed[number].gpus,
+                zone=where[number].zone,
+                group=where[number].group,
+                fabric=where[number].fabric,
             )
             for number, name in enumerate(self._names)
         ]
@@ -127,6 +142,7 @@ class ProductGateway:
                 PaceLearner(fleet, priors),
                 PromptLearner(index, TokenRatios()),
             ),
+            zone=zone,
         )
 
     def learn(self, watch: PressureWatch) -> None:

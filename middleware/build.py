@@ -22,7 +22,7 @@ from tierway.middleware.build_overlay import Drains, started_overlay
 from tierway.middleware.config import Settings, read_secret
 from tierway.middleware.demo import DEMO_STORE, start_demo_fleet
 from tierway.middleware.edge import Edge
-from tierway.middleware.fleet_metrics import MaintenanceCollector
+from tierway.middleware.fleet_metrics import MaintenanceCollector, TopologyCollector
 from tierway.middleware.length_metrics import LengthCollector
 from tierway.middleware.logs import log_request
 from tierway.middleware.metrics import Metrics
@@ -209,6 +209,7 @@ def _metrics(
         collectors=(
             PolicyCollector(balancer.shadows),
             LengthCollector(balancer.lengths),
+            TopologyCollector(lambda: balancer.places),
             MaintenanceCollector(lambda: maintainer.outcomes if maintainer else {}),
         ),
         shared=balancer.shared.status,

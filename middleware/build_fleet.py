@@ -224,6 +224,7 @@ async def fleet_stage(
         ratios=ratios,
         shared=shared,
         learners=[pace, PromptLearner(prefixes, ratios), pressure],
+        zone=settings.fleet.zone,
     )
     dispatcher = Dispatcher(
         balancer,

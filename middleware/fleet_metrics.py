@@ -105,3 +105,18 @@ class MaintenanceCollector(Collector):
         for labels, count in self._outcomes().items():
             family.add_metric(labels, count)
         yield family
+
+
+class TopologyCollector(Collector):
+    """How many calls stayed in their zone and group, of those that had one to stay in."""
+
+    def __init__(self, places: Callable[[], Mapping[str, int]]) -> None:
+        self._places = places
+
+    def collect(self) -> Iterable[Metric]:
+        family = CounterMetricFamily(
+            "tierway_topology_requests", "Calls by what became of zone and group.", labels=("kind",)
+        )
+        for kind, count in self._places().items():
+            family.add_metric((kind,), count)
+        yield family

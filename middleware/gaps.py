@@ -27,8 +27,6 @@ GAPS = (
     Gap("server.tls.key"),
     Gap("server.lenient", (True,)),
     Gap("models.*.kind", ("rerank",)),
-    Gap("models.*.replicas.*.group", warning=_UNENFORCED),
-    Gap("models.*.replicas.*.fabric", warning=_UNENFORCED),
     Gap("router.mode", ("observe", "off")),
     Gap("router.shares"),
     Gap("router.rules"),

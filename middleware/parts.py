@@ -100,6 +100,10 @@ class Parts:
             "prefixes": self._prefix_state(),
             "lengths": self._length_state(),
             "maintenance": self._maintenance_state(),
+            "topology": {
+                "zone": self.settings.fleet.zone,
+                **self.dispatcher.balancer.places,
+            },
             "overlay": {"version": self.overlay.version, "kept": self.overlay.kept},
             "tenants": [tenant.name for tenant in self.settings.tenants],
             "policies": {
@@ -203,6 +207,9 @@ class Parts:
             "served": served,
             "failed": failed,
             "weight": view.weight,
+            "node": view.node,
+            "zone": view.zone,
+            "group": view.group,
         }
 
     def _age_s(self, at_s: float | None) -> float | None:

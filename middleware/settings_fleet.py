@@ -58,6 +58,7 @@ class PressureSettings(Section):
 
 
 class FleetSettings(Section):
+    zone: Label = ""  # unknown: no replica is nearer than another
     # A fresh engine is slow at first and its KV cache empty: a burst should not be its first call.
     slow_start_s: Annotated[Number, Field(ge=0)] = 5
     drain_timeout_s: Seconds = 600  # as long as a call may take at all

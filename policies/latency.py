@@ -13,6 +13,7 @@ The cost that orders the replicas is
          + surcharge * time to read own private tokens at the reference pace
          + output_weight * expected output * tpot / speed * (n + 1 + spread) / (mean n + 1 + spread)
          + kv_full_s * max(0, KV use with this call - 0.9) + recent_weight * recent work
+         + seconds for another zone or group (topology.py)
          + pressure_s * memory pressure * (1 + tenths of the KV memory that this call will hold)
 
 Charging a call's own uncached tokens several times keeps sessions with their KV cache: computed
@@ -41,6 +42,7 @@ from dataclasses import dataclass, field
 
 from tierway.policies.filters import sift
 from tierway.policies.readings import filled, kv_use, recent_s, unseen
+from tierway.policies.topology import distance_s
 from tierway.policies.types import (
     GPU_FRESH_S,
     BalanceAsk,
@@ -120,6 +122,8 @@ class LlmPolicy:
     spread: float = 16.0
     kv_full_s: float = 20.0
     pressure_s: float = 2.0
+    zone_s: float = 2.0
+    group_s: float = 0.5
     recent_weight: float = 0.1
     fresh_s: float = field(default=5.0, metadata={"above": 0.0})
 
@@ -147,6 +151,7 @@ class LlmPolicy:
         tokens, shared = ask.prompt_tokens, min(ask.common_tokens, ask.prompt_tokens)
         cached_by, spread = ask.cached, 1.0 + self.spread
         overs = filled([self._kv_over(ask, view) for view in views])
+        placed = bool(ask.zone or ask.groups)
         prices = []
         for view, more, over in zip(views, others, overs, strict=True):
             first_s, queue_s, own_s, kv_s, step = forecast_parts(ask, view, more)
@@ -167,6 +172,8 @@ class LlmPolicy:
             full_s = self.kv_full_s * over
             if view.pressure:
                 full_s += self.pressure_s * view.pressure * (1.0 + self._share(ask, view))
+            if placed:
+                wait_s += distance_s(ask, view, zone_s=self.zone_s, group_s=self.group_s)
             tie_s = self.recent_weight * recent_s(ask, view)
             cost_s = wait_s + prompt_s + decode_s + full_s + tie_s
             parts = (wait_s, prompt_s, decode_s, full_s, tie_s)

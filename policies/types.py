@@ -296,6 +296,7 @@ class ReplicaView:
     warm_at_s: float = 0.0
     warming_s: float = 0.0
     pressure: float | None = None
+    fabric: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -305,7 +306,8 @@ class BalanceAsk:
     `sequence` counts dispatches of the tier (round robin), `draw` is uniform in [0, 1) (random
     choice and ties). `output_tokens` is what the answer is expected to have. `cached` tells, by
     replica, how many leading prompt tokens its KV cache is believed to hold; the first
-    `common_tokens` of them are everybody's, such as one system prompt.
+    `common_tokens` of them are everybody's, such as one system prompt. `zone` is the gateway's own,
+    `groups` are those of replicas that hold more than that; both empty where nothing tells.
     """
 
     session: str
@@ -317,6 +319,8 @@ class BalanceAsk:
     cached: Mapping[str, int] = field(default_factory=dict)
     common_tokens: int = 0
     now_s: float = 0.0
+    zone: str = ""
+    groups: frozenset[str] = frozenset()
 
 
 @dataclass(frozen=True, slots=True)

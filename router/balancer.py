@@ -9,8 +9,9 @@ lease teaches the learners: see `Learner`.
 from __future__ import annotations
 
 import logging
+from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Protocol
 
 from tierway.policies.cache_salt import prefix_seed
@@ -26,6 +27,7 @@ from tierway.policies.prefix_blocks import (
 )
 from tierway.policies.protocols import Clock, SharedState
 from tierway.policies.sharing import OFFERED, Offer
+from tierway.policies.topology import kinds
 from tierway.policies.types import (
     BalanceAsk,
     Call,
@@ -177,8 +179,9 @@ class Choice:
 
 
 class Balancer:
-    """`draw` gives uniform numbers in [0, 1). Without `prefixes` no replica is believed to
-    hold anything, without `shared` there is no other gateway."""
+    """`draw` gives uniform numbers in [0, 1). Without `prefixes` no replica is believed to hold
+    anything, without `shared` there is no other gateway. `zone` is the gateway's own, `places`
+    count what became of zones and groups (policies/topology.py)."""
 
     def __init__(
         self,
@@ -192,6 +195,7 @@ class Balancer:
         lengths: LengthPredictor | None = None,
         shared: SharedState | None = None,
         learners: Sequence[Learner] = (),
+        zone: str = "",
     ) -> None:
         self.fleet, self.policies, self.prefixes = fleet, policies, prefixes
         self.ratios = ratios or TokenRatios()
@@ -200,6 +204,7 @@ class Balancer:
         self.clock, self.draw = clock, draw
         self._learners = (self.lengths, *learners)
         self.shadows = Shadows()
+        self.zone, self.places = zone, Counter[str]()
 
     def learn(self, learner: Learner) -> None:
         """`learner` hears of all calls from now on."""
@@ -245,6 +250,8 @@ class Balancer:
         match = self.prefixes.match(look.blocks) if self.prefixes is not None else _NO_MATCH
         held = self._held(look, match)
         ask = self._ask(look, tried, sequence, held, int(match.common * look.block_tokens))
+        if groups := _groups(views, ask):
+            ask = replace(ask, groups=groups)
         ranking = self._ranking(policies, tier, ask, views)
         shadowed = self.shadows.ask(tier, policies.tiers[tier], ask, views, ranking)
         return Choice(ranking, look, ask, views, policies.version, shadowed, held, match.held)
@@ -257,6 +264,8 @@ class Balancer:
         view, work = choice.view(best.replica), choice.work(best.replica)
         if choice.shadowed is not None:
             self.shadows.count(choice.shadowed)
+        if ask.zone or ask.groups:
+            self.places.update(kinds(ask, view))
         lease = self.fleet.lease(
             best.replica,
             work,
@@ -320,7 +329,18 @@ class Balancer:
             cached=cached,
             common_tokens=common,
             now_s=self.clock(),
+            zone=self.zone,
         )
+
+
+def _groups(views: Sequence[ReplicaView], ask: BalanceAsk) -> frozenset[str]:
+    """Of the replicas that hold a part of the prompt which is not everybody's."""
+    if not ask.cached:
+        return frozenset()
+    least, cached = ask.common_tokens, ask.cached
+    return frozenset(
+        [view.group for view in views if view.group and cached.get(view.id, 0) > least]
+    )
 
 
 def _offers(choice: Choice) -> Iterator[Offer]:

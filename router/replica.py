@@ -168,4 +168,5 @@ def _made(replica: Replica, now: float) -> ReplicaView:
         warm_at_s=replica.warm_at_s,
         warming_s=replica.warming_s,
         pressure=replica.pressure,
+        fabric=spec.fabric,
     )
