@@ -27,7 +27,6 @@ from tierway.router.balancer import Balancer, PolicyHolder
 from tierway.router.discover import ask_model
 from tierway.router.dispatch import Dispatcher
 from tierway.router.drains import DrainBound
-from tierway.router.engines import ENGINES
 from tierway.router.facts import LoadReport
 from tierway.router.fleet import Fleet
 from tierway.router.follower import Follower
@@ -80,6 +79,7 @@ class Upstreams(Follower, dict[str, Upstream]):
         super().__init__()
         self._settings, self._environ, self._models = settings, environ, models
         self._transport, self._fleet = transport, fleet
+        self._engines = catalog.engines(settings)
         rules = settings.resilience
         self._timeouts = Timeouts(
             rules.first_token_timeout_s, rules.idle_timeout_s, rules.total_timeout_s
@@ -95,7 +95,7 @@ class Upstreams(Follower, dict[str, Upstream]):
             self._transport.forget(api_origin(spec.api_url))
 
     def _of_replica(self, spec: ReplicaSpec) -> HttpUpstream:
-        reports = ENGINES[spec.engine].reports_load
+        reports = self._engines[spec.engine].reports_load
         on_load = partial(self._fleet.update_load, spec.id) if reports else None
         return self._over_http(spec.api_url, spec.model, spec.api_key_env, on_load)
 
@@ -252,7 +252,12 @@ def start_polling(
     for upstream in made.dispatcher.upstreams.values():
         if warm := getattr(upstream, "warm", None):
             stack.callback(asyncio.ensure_future(warm()).cancel)
-    poller = Poller(made.fleet, HttpProbe(transport), clock=made.fleet.clock)
+    poller = Poller(
+        made.fleet,
+        HttpProbe(transport),
+        clock=made.fleet.clock,
+        engines=catalog.engines(settings),
+    )
     poller.start()
     stack.push_async_callback(poller.aclose)
     telemetry = Telemetry(

@@ -18,6 +18,7 @@ from tierway.middleware.watch import Watch
 from tierway.policies.errors import ConfigError
 from tierway.policies.types import Model
 from tierway.router.dns import DnsSource, Named
+from tierway.router.engines import Engine
 from tierway.router.fleet import Fleet
 from tierway.router.membership import Membership
 from tierway.router.replica import ReplicaSpec
@@ -78,25 +79,25 @@ class Members:
 
 
 def _fixed(settings: Settings, models: Mapping[str, Model]) -> Iterator[ReplicaSpec]:
+    engines = catalog.engines(settings)
     for name, model in models.items():
         if name in settings.models:
             for given in settings.models[name].replicas:
                 if given.dns == "off":
-                    yield catalog.replica_spec(model, given)
+                    yield catalog.replica_spec(model, given, engines)
 
 
 def _named(settings: Settings, models: Mapping[str, Model]) -> Iterator[Named]:
     for name, model in models.items():
         for given in settings.models[name].replicas:
             if given.dns == "on":
-                yield _at_addresses(model, given)
+                yield _at_addresses(model, given, catalog.engines(settings))
 
 
-def _at_addresses(model: Model, given: ReplicaSettings) -> Named:
+def _at_addresses(model: Model, given: ReplicaSettings, engines: Mapping[str, Engine]) -> Named:
     def make(address: str) -> ReplicaSpec:
-        return catalog.replica_spec(
-            model, given.model_copy(update={"url": _at(given.url, address)})
-        )
+        moved = given.model_copy(update={"url": _at(given.url, address)})
+        return catalog.replica_spec(model, moved, engines)
 
     return Named(Origin.parse(root_url(given.url)), make)
 

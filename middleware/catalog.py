@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 
 from tierway.cache.consult import OpinionRules
 from tierway.middleware.config import Settings
@@ -18,7 +19,7 @@ from tierway.middleware.settings import (
     StoreSettings,
 )
 from tierway.middleware.settings import TtlRule as TtlRuleSettings
-from tierway.middleware.settings_fleet import ReplicaSettings
+from tierway.middleware.settings_fleet import EngineSettings, ReplicaSettings
 from tierway.policies import physics
 from tierway.policies.cacheability import CacheRules, TtlRule
 from tierway.policies.context import asked_of, concerns
@@ -29,7 +30,7 @@ from tierway.policies.types import Call, Model, Pace, Tier
 from tierway.policies.verifier import Verifier
 from tierway.policies.volatile import time_sensitive
 from tierway.router.dispatch import Ladder
-from tierway.router.engines import ENGINES
+from tierway.router.engines import ENGINES, Engine
 from tierway.router.gpus import GpuSource
 from tierway.router.opinion import may_judge
 from tierway.router.replica import ReplicaSpec
@@ -92,7 +93,19 @@ def cloud_replicas(tiers: Sequence[Tier]) -> list[ReplicaSpec]:
     ]
 
 
-def replica_spec(model: Model, given: ReplicaSettings) -> ReplicaSpec:
+def engines(settings: Settings) -> dict[str, Engine]:
+    """Those that are built in and those that the configuration adds."""
+    return {**ENGINES, **{name: _engine(given) for name, given in settings.fleet.engines.items()}}
+
+
+def _engine(given: EngineSettings) -> Engine:
+    changed = given.model_dump(exclude={"like"}, exclude_none=True)
+    return replace(ENGINES[given.like], **changed)
+
+
+def replica_spec(
+    model: Model, given: ReplicaSettings, engines: Mapping[str, Engine] = ENGINES
+) -> ReplicaSpec:
     return ReplicaSpec(
         id=replica_id(model.name, given.url),
         model=model.name,
@@ -104,7 +117,7 @@ def replica_spec(model: Model, given: ReplicaSettings) -> ReplicaSpec:
         weight=given.weight,
         gpu=given.gpu,
         gpus=given.gpus,
-        preallocates=ENGINES[given.engine].preallocates,
+        preallocates=engines[given.engine].preallocates,
         telemetry=gpu_source(given),
         node=given.node,
         zone=given.zone,

@@ -24,6 +24,7 @@ from tierway.middleware.settings_fleet import ReplicaSettings
 from tierway.middleware.settings_maintenance import ActionSettings, MaintenanceSettings
 from tierway.policies.errors import ConfigError
 from tierway.policies.registry import POLICIES
+from tierway.router.engines import ENGINES
 
 
 def cross_faults(tree: SettingsTree) -> Iterator[Fault]:
@@ -39,6 +40,7 @@ def cross_faults(tree: SettingsTree) -> Iterator[Fault]:
             )
     for name, model in tree.models.items():
         yield from _model_faults(name, model, tree)
+    yield from _engine_faults(tree)
     yield from _maintenance_faults(tree.fleet.maintenance)
     yield from _alias_faults(tree)
     yield from _key_faults(tree)
@@ -218,7 +220,34 @@ def _model_faults(name: str, model: ModelSettings, tree: SettingsTree) -> Iterat
         if replica.dns == "on" and not replica.url.startswith("http://"):
             text = "goes with http: no certificate names an address"
             yield Fault((*path, "replicas", index, "dns"), text, replica.dns)
+        if replica.engine not in engine_names(tree):
+            yield _unknown_engine((*path, "replicas", index, "engine"), replica.engine, tree)
         yield from _gpu_faults((*path, "replicas", index), replica)
+
+
+def engine_names(tree: SettingsTree) -> tuple[str, ...]:
+    return (*ENGINES, *tree.fleet.engines)
+
+
+def _unknown_engine(path: tuple[Key, ...], name: str, tree: SettingsTree) -> Fault:
+    known = engine_names(tree)
+    close = difflib.get_close_matches(name, known, 1)
+    nearest = f"; did you mean {close[0]!r}?" if close else ""
+    return Fault(path, f"must be one of {', '.join(known)}{nearest}", name)
+
+
+def _engine_faults(tree: SettingsTree) -> Iterator[Fault]:
+    for name, given in tree.fleet.engines.items():
+        path = ("fleet", "engines", name)
+        if name in ENGINES:
+            yield Fault(path, "is the name of an engine that is built in: name it otherwise")
+        if given.like not in ENGINES:
+            text = f"must be one of the engines that are built in: {', '.join(ENGINES)}"
+            yield Fault((*path, "like"), text, given.like)
+        like = ENGINES.get(given.like)
+        pageless = given.metrics is None and like is not None and like.metrics is None
+        if pageless and (given.running or given.waiting or given.kv_usage):
+            yield Fault((*path, "metrics"), "is required where gauges are named")
 
 
 def _gpu_faults(path: tuple[Key, ...], replica: ReplicaSettings) -> Iterator[Fault]:

@@ -51,7 +51,7 @@ def told(detail: ErrorDetails) -> Fault | None:
     if kind in ("extra_forbidden", "invalid_key"):
         return _unknown_key(path, value)
     if kind == "literal_error":
-        known = map("".join, re.findall(r"'([^']+)'|(\d+)", detail["ctx"]["expected"]))
+        known = map("".join, re.findall(r"'([^']+)'|(-?\d+)", detail["ctx"]["expected"]))
         allowed = [each for each in known if each not in not_served(path)]
         close = difflib.get_close_matches(str(value), allowed, 1)
         nearest = f"; did you mean {close[0]!r}?" if close else ""

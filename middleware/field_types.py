@@ -153,5 +153,9 @@ PlainPolicy = Literal[
     "consistent_hash",
     "power_of_two",
 ]
-Engine = Literal["vllm", "sglang", "tgi", "trtllm", "llamacpp", "ollama", "generic"]
+# Whether there is one of that name is told by the checks: a configuration may add some.
+EngineName = Annotated[
+    str, _named(r"[A-Za-z0-9][A-Za-z0-9._-]*", "a name of letters, digits, '.', '_' and '-'")
+]
+UrlPath = Annotated[str, _named(r"/\S*", "a path that begins with /")]
 DegradeStep = Literal["other_replica", "other_tier", "cloud", "stale_cache", "message"]

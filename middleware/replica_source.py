@@ -35,6 +35,7 @@ class ReplicaSource:
         self, settings: Settings, models: Mapping[str, Model], environ: Mapping[str, str]
     ) -> None:
         self._settings, self._models, self._environ = settings, models, environ
+        self._engines = catalog.engines(settings)
 
     def specs(self, given: Mapping[str, Any]) -> list[ReplicaSpec]:
         """Of replicas by model; raises ConfigError with every fault."""
@@ -42,7 +43,7 @@ class ReplicaSource:
             raise ConfigError(wrong)
         checked = configuration.with_replicas(self._settings, given, self._environ)
         return [
-            catalog.replica_spec(self._models[name], replica)
+            catalog.replica_spec(self._models[name], replica, self._engines)
             for name in given
             for replica in checked.models[name].replicas
         ]

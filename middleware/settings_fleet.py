@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from typing import Annotated, Literal
 
-from pydantic import Field
+from pydantic import BeforeValidator, Field
 
 from tierway.middleware.field_types import (
     BaseUrl,
     Count,
-    Engine,
+    EngineName,
     EnvName,
     FilePath,
     Integer,
@@ -20,6 +20,7 @@ from tierway.middleware.field_types import (
     Switch,
     Telemetry,
     Text,
+    UrlPath,
     Weight,
 )
 from tierway.middleware.section import Section
@@ -30,7 +31,7 @@ class ReplicaSettings(Section):
     url: BaseUrl
     dns: Switch = "off"  # on: a replica for each address of the host, as of a headless service
     # The most common one; generic is any server of the OpenAI wire, and reads no metrics.
-    engine: Engine = "vllm"
+    engine: EngineName = "vllm"
     api_key_env: EnvName | None = None  # engines in a private network mostly want none
     gpu: str = ""  # unknown: nothing is predicted from the hardware
     tp: Count = 1
@@ -49,6 +50,34 @@ class ReplicaSettings(Section):
     pod: Label = ""
 
 
+def _listed(value: object) -> object:
+    return [value] if isinstance(value, str) else value
+
+
+Names = Annotated[tuple[Text, ...], BeforeValidator(_listed)]
+Ways = tuple[Names, ...]
+
+
+class EngineSettings(Section):
+    """An engine that is not built in: what is left out is as with the engine that it is `like`.
+    The fields are those of the table in router/engines.py."""
+
+    like: EngineName = "generic"  # nothing is read that was not named
+    health: UrlPath | None = None
+    metrics: UrlPath | None = None
+    running: Names | None = None
+    waiting: Names | None = None
+    kv_usage: Names | None = None
+    shards: Names | None = None
+    capacity: Ways | None = None
+    free: Ways | None = None
+    preemptions: Names | None = None
+    awake: Text | None = None
+    reports_load: Annotated[bool, Field(strict=True)] | None = None
+    preallocates: Annotated[bool, Field(strict=True)] | None = None
+    priority_sign: Literal[-1, 0, 1] | None = None
+
+
 class PressureSettings(Section):
     """Of the memory of a replica, 0 to 1; see the module policies/pressure.py."""
 
@@ -58,6 +87,9 @@ class PressureSettings(Section):
 
 
 class FleetSettings(Section):
+    engines: dict[EngineName, EngineSettings] = Field(
+        default_factory=dict
+    )  # the usual are built in
     zone: Label = ""  # unknown: no replica is nearer than another
     # A fresh engine is slow at first and its KV cache empty: a burst should not be its first call.
     slow_start_s: Annotated[Number, Field(ge=0)] = 5

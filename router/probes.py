@@ -12,6 +12,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections import Counter
+from collections.abc import Mapping
 
 from tierway.policies.errors import Dropped, GatewayError, Refused
 from tierway.policies.protocols import Clock
@@ -69,8 +70,15 @@ class Poller(Follower):
     that is slow to answer does not hold up what is known of the others."""
 
     def __init__(
-        self, fleet: Fleet, probe: HttpProbe, *, clock: Clock, period_s: float = 1.0
+        self,
+        fleet: Fleet,
+        probe: HttpProbe,
+        *,
+        clock: Clock,
+        period_s: float = 1.0,
+        engines: Mapping[str, Engine] = ENGINES,
     ) -> None:
+        self._engines = engines
         self._fleet, self._probe, self._clock, self._period_s = fleet, probe, clock, period_s
         self._refusals: Counter[str] = Counter()
         self._silences: Counter[str] = Counter()
@@ -111,7 +119,7 @@ class Poller(Follower):
         return [spec for spec in self._fleet.specs() if spec.url]
 
     async def _one(self, spec: ReplicaSpec) -> None:
-        engine = ENGINES.get(spec.engine, ENGINES["generic"])
+        engine = self._engines.get(spec.engine, ENGINES["generic"])
         origin = Origin.parse(spec.url)
         healthy = await self._probe.healthy(origin, engine)
         self._refusals[spec.id] = self._refusals[spec.id] + 1 if healthy is False else 0

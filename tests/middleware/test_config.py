@@ -3,14 +3,16 @@ from __future__ import annotations
 import io
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
-from typing import Any, get_args
+from typing import Any
 
 import pytest
 import yaml
 from config_cases import ENVIRON, FULL, MODELS, faults, with_value
 from pydantic import ValidationError
 
+from tierway.middleware import catalog
 from tierway.middleware.config import (
     Settings,
     check_main,
@@ -18,7 +20,6 @@ from tierway.middleware.config import (
     render,
     resolve,
 )
-from tierway.middleware.field_types import Engine
 from tierway.policies.errors import ConfigError
 from tierway.router.engines import ENGINES
 
@@ -95,10 +96,48 @@ def test_an_address_keeps_its_path_and_any_version_but_v1(url: str, kept: str) -
 
 
 def test_every_engine_that_is_known_may_be_named_and_no_other() -> None:
-    assert set(get_args(Engine)) == set(ENGINES)
     for engine in ENGINES:
         tree = Settings.from_dict(with_value("models/qwen-7b/replicas/0/engine", engine))
         assert tree.models["qwen-7b"].replicas[0].engine == engine
+
+
+def test_an_engine_of_the_operators_own_is_one_more_table() -> None:
+    own = {
+        "like": "vllm",
+        "running": "acme:running",
+        "capacity": [["acme:blocks", "acme:block_size"]],
+        "preallocates": False,
+    }
+    data = with_value("fleet", {"engines": {"acme": own}})
+    data["models"]["qwen-7b"]["replicas"][0]["engine"] = "acme"
+    settings = Settings.from_dict(data)
+    made = catalog.engines(settings)["acme"]
+    assert made == replace(
+        ENGINES["vllm"],
+        running=("acme:running",),
+        capacity=(("acme:blocks", "acme:block_size"),),
+        preallocates=False,
+    )
+    model = catalog.model("qwen-7b", settings.models["qwen-7b"])
+    given = settings.models["qwen-7b"].replicas[0]
+    spec = catalog.replica_spec(model, given, catalog.engines(settings))
+    assert (spec.engine, spec.preallocates) == ("acme", False)
+
+
+@pytest.mark.parametrize(
+    ("name", "given", "told"),
+    [
+        ("vllm", {}, "fleet.engines.vllm: is the name of an engine that is built in"),
+        ("acme", {"like": "vlm"}, "fleet.engines.acme.like = 'vlm': must be one of"),
+        ("acme", {"running": "r"}, "fleet.engines.acme.metrics: is required"),
+        ("acme", {"health": "health"}, "must be a path that begins with /"),
+        ("acme", {"gauges": []}, "unknown key"),
+        ("acme", {"priority_sign": 2}, "must be one of -1, 0, 1"),
+    ],
+)
+def test_an_engine_that_is_wrong_is_told(name: str, given: dict[str, Any], told: str) -> None:
+    lines = faults(with_value("fleet", {"engines": {name: given}}))
+    assert any(told in line for line in lines), lines
 
 
 def test_gpus_follow_the_parallel_ranks() -> None:

@@ -292,3 +292,25 @@ def test_a_poller_is_closed_in_the_middle_of_a_round_and_before_its_first() -> N
 
 async def _waits(event: asyncio.Event) -> None:
     await event.wait()
+
+
+def test_an_engine_that_is_not_built_in_is_read_by_its_own_table() -> None:
+    page = b"acme:running 3\nacme:queued 2\nacme:share 0.5\n"
+    own = Engine(
+        health="/alive",
+        metrics="/gauges",
+        running=("acme:running",),
+        waiting=("acme:queued",),
+        kv_usage=("acme:share",),
+    )
+
+    async def main(transport: Transport) -> None:
+        async with engine({b"/alive": (200, b""), b"/gauges": (200, page)}) as (url, _):
+            fleet = Fleet([ReplicaSpec("a", "m", "small", url, engine="acme")], clock=FakeClock())
+            probe = HttpProbe(transport)
+            poller = Poller(fleet, probe, clock=fleet.clock, engines={"acme": own})
+            await poller.poll()
+            view = fleet.view("a")
+            assert (view.running, view.waiting, view.kv_usage) == (3, 2, 0.5)
+
+    run(main)
