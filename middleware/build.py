@@ -19,10 +19,15 @@ from tierway.middleware.build_fleet import fleet_stage, known_models, start_poll
 from tierway.middleware.build_maintenance import started_maintenance
 from tierway.middleware.build_members import Members
 from tierway.middleware.build_overlay import Drains, started_overlay
+from tierway.middleware.build_prefetch import started_prefetch
 from tierway.middleware.config import Settings, read_secret
 from tierway.middleware.demo import DEMO_STORE, start_demo_fleet
 from tierway.middleware.edge import Edge
-from tierway.middleware.fleet_metrics import MaintenanceCollector, TopologyCollector
+from tierway.middleware.fleet_metrics import (
+    MaintenanceCollector,
+    PrefetchCollector,
+    TopologyCollector,
+)
 from tierway.middleware.length_metrics import LengthCollector
 from tierway.middleware.logs import log_request
 from tierway.middleware.metrics import Metrics
@@ -43,6 +48,7 @@ from tierway.policies.types import Tier
 from tierway.router.balancer import Balancer
 from tierway.router.fleet import Fleet
 from tierway.router.maintenance import Maintainer
+from tierway.router.prefetch import Prefetcher
 from tierway.router.route import TierRouter
 from tierway.router.transport import Transport
 
@@ -114,16 +120,17 @@ async def _assemble(
     fleet.follow(Drains(fleet, overlay))
     members = Members(settings, environ, models, fleet, overlay)
     reload = Reloader(settings, environ, made.holder, policies, members, router)
-    maintainer = None
+    maintainer, prefetcher = None, None
     if live:
         _shadow(settings, pipeline, stage, stack)
         await members.start(settings, stack)
         start_polling(settings, made, transport, stack)
+        prefetcher = started_prefetch(settings, made, models, stack)
         maintainer = started_maintenance(settings, environ, fleet, overlay, stack)
         if settings.server.watch_config == "on":
             _watch(reload, stack)
     prices = catalog.prices(models)
-    metrics = _metrics(fleet, tiers, stage, dispatcher.balancer, prices, maintainer)
+    metrics = _metrics(fleet, tiers, stage, dispatcher.balancer, prices, maintainer, prefetcher)
     tally = Tally(stage.cache.journal, prices)
     tally.start()
     stack.push_async_callback(tally.aclose)
@@ -197,6 +204,7 @@ def _metrics(
     balancer: Balancer,
     prices: Prices,
     maintainer: Maintainer | None,
+    prefetcher: Prefetcher | None,
 ) -> Metrics:
     names = [model.name for tier in tiers for model in tier.models]
     return Metrics(
@@ -210,6 +218,7 @@ def _metrics(
             PolicyCollector(balancer.shadows),
             LengthCollector(balancer.lengths),
             TopologyCollector(lambda: balancer.places),
+            PrefetchCollector(lambda: prefetcher.outcomes if prefetcher else {}),
             MaintenanceCollector(lambda: maintainer.outcomes if maintainer else {}),
         ),
         shared=balancer.shared.status,

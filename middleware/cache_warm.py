@@ -165,9 +165,14 @@ def prefills(parts: Parts, prompts: Sequence[Prompt]) -> int:
     )
 
 
-async def _ask_once(parts: Parts, model: str, replica: str, system: str) -> None:
+def prefill_call(model: str, system: str, tenant: str = "") -> Call:
+    """One token after a system prompt, so that it is read."""
     messages = [{"role": "system", "content": system}, {"role": "user", "content": "."}]
-    call = _call(model, messages, "", max_tokens=1)
+    return _call(model, messages, tenant, max_tokens=1)
+
+
+async def _ask_once(parts: Parts, model: str, replica: str, system: str) -> None:
+    call = prefill_call(model, system)
     (tier,) = [tier.name for tier in parts.tiers if model in [m.name for m in tier.models]]
     upstream = parts.dispatcher.upstreams[replica]
     answer = await upstream.open(call, Source(tier, model, replica))

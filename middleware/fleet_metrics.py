@@ -120,3 +120,18 @@ class TopologyCollector(Collector):
         for kind, count in self._places().items():
             family.add_metric((kind,), count)
         yield family
+
+
+class PrefetchCollector(Collector):
+    """How many prompts were prefilled on replicas, by outcome."""
+
+    def __init__(self, outcomes: Callable[[], Mapping[str, int]]) -> None:
+        self._outcomes = outcomes
+
+    def collect(self) -> Iterable[Metric]:
+        family = CounterMetricFamily(
+            "tierway_prefetch", "Prompts prefilled on replicas, by outcome.", labels=("outcome",)
+        )
+        for outcome, count in self._outcomes().items():
+            family.add_metric((outcome,), count)
+        yield family

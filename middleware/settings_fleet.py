@@ -14,6 +14,7 @@ from tierway.middleware.field_types import (
     FilePath,
     Integer,
     Label,
+    ModelName,
     Network,
     Number,
     Seconds,
@@ -78,6 +79,20 @@ class EngineSettings(Section):
     priority_sign: Literal[-1, 0, 1] | None = None
 
 
+class PrefetchPrompt(Section):
+    """One of `system` and `file`."""
+
+    model: ModelName
+    system: Text | None = None
+    file: FilePath | None = None
+
+
+class PrefetchSettings(Section):
+    prompts: tuple[PrefetchPrompt, ...] = ()  # the operator knows templates before anybody asks
+    # A handful of applications; each text stays in memory. 0: none is learnt.
+    learn: Annotated[Integer, Field(ge=0, le=1024)] = 16
+
+
 class PressureSettings(Section):
     """Of the memory of a replica, 0 to 1; see the module policies/pressure.py."""
 
@@ -95,6 +110,7 @@ class FleetSettings(Section):
     slow_start_s: Annotated[Number, Field(ge=0)] = 5
     drain_timeout_s: Seconds = 600  # as long as a call may take at all
     pressure: PressureSettings = PressureSettings()
+    prefetch: PrefetchSettings = PrefetchSettings()
     maintenance: MaintenanceSettings = MaintenanceSettings()
     file: FilePath | None = None  # the configuration lists the replicas
     allowed_networks: tuple[Network, ...] = ()  # admin calls may add replicas nowhere

@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
 from tenacity import AsyncRetrying, retry_if_exception, stop_never, wait_none
@@ -48,7 +48,7 @@ class Ladder:
 
 class Dispatcher:
     """`upstreams` maps a replica's id (a cloud model's name) to its Upstream; `message_status` is
-    what a client gets when nobody can answer."""
+    what a client gets when nobody can answer. `note` hears of each call and the model it is for."""
 
     def __init__(
         self,
@@ -59,11 +59,13 @@ class Dispatcher:
         budget: RetryBudget,
         ladder: Ladder | None = None,
         message_status: int = 503,
+        note: Callable[[Call, Model], None] | None = None,
     ) -> None:
         self.balancer, self.upstreams = balancer, upstreams
         self.clock, self.budget = clock, budget
         self.ladder = ladder or Ladder()
         self._message_status = message_status
+        self.note = note
         self.sequences: Counter[str] = Counter()
 
     async def open(self, call: Call, decision: TierDecision, trace: Trace) -> Answer:
@@ -205,6 +207,8 @@ class _Search:
         look = self._looks.get(model.name)
         if look is None:
             look = self._looks[model.name] = balancer.look(self._call, model)
+            if self._dispatcher.note is not None:
+                self._dispatcher.note(self._call, model)
         return balancer.rank(
             tier,
             (model.name,),
