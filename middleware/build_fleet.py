@@ -30,6 +30,7 @@ from tierway.router.drains import DrainBound
 from tierway.router.facts import LoadReport
 from tierway.router.fleet import Fleet
 from tierway.router.follower import Follower
+from tierway.router.joining import JoiningUpstream, JoinRules
 from tierway.router.nvml import NvmlReader
 from tierway.router.pace import PaceLearner
 from tierway.router.prefixes import PrefixIndex
@@ -94,10 +95,15 @@ class Upstreams(Follower, dict[str, Upstream]):
         if spec.url:
             self._transport.forget(api_origin(spec.api_url))
 
-    def _of_replica(self, spec: ReplicaSpec) -> HttpUpstream:
+    def _of_replica(self, spec: ReplicaSpec) -> Upstream:
         reports = self._engines[spec.engine].reports_load
         on_load = partial(self._fleet.update_load, spec.id) if reports else None
-        return self._over_http(spec.api_url, spec.model, spec.api_key_env, on_load)
+        made = self._over_http(spec.api_url, spec.model, spec.api_key_env, on_load)
+        join = self._settings.models[spec.model].join
+        if join is None:
+            return made
+        rules = JoinRules(join.max_items, join.wait_ms / 1000, join.max_prompt_tokens)
+        return JoiningUpstream(made, rules, clock=time.monotonic)
 
     def _of_cloud(self, name: str) -> Upstream:
         given = self._settings.models[name]

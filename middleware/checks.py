@@ -203,6 +203,8 @@ def _model_faults(name: str, model: ModelSettings, tree: SettingsTree) -> Iterat
     if len(given) > 1 or (not given and not may_come):
         found = f"has {' and '.join(given)}" if given else "has none of them"
         yield Fault(path, f"needs exactly one of replicas, litellm and url; {found}")
+    if model.cloud and model.join is not None:
+        yield Fault((*path, "join"), "goes with replicas")
     if model.cloud and model.cache_salt != "none":
         yield Fault((*path, "cache_salt"), "goes with replicas", model.cache_salt)
     if model.replicas and model.api_key_env is not None:

@@ -174,6 +174,14 @@ class Price(Section):
     output: Annotated[Number, Field(ge=0)] = 0.0
 
 
+class JoinSettings(Section):
+    """Small calls that come together become one, for engines that take lists."""
+
+    max_items: Annotated[Integer, Field(ge=2, le=2048)] = 32  # a batch that any engine takes
+    wait_ms: Annotated[Number, Field(gt=0, le=1000)] = 5  # nobody notices so much
+    max_prompt_tokens: Count = 512  # larger ones fill a batch by themselves
+
+
 class ModelSettings(Section):
     tier: TierName
     served_name: Text | None = None  # the replicas know it: /v1/models
@@ -183,6 +191,7 @@ class ModelSettings(Section):
     capabilities: tuple[Text, ...] = ()  # nothing is promised that was not said
     price: Price | None = None  # cloud prices come from litellm's table
     set: JsonFields = Field(default_factory=dict)
+    join: JoinSettings | None = None  # an engine batches by itself, as long as it keeps up
     cache_salt: Literal["none", "tenant"] = "none"  # tenants that share a prompt share its work
     replicas: tuple[ReplicaSettings, ...] = ()
     litellm: LitellmName | None = None
