@@ -9,6 +9,7 @@ import random
 import time
 from collections.abc import Mapping, Sequence
 from contextlib import AsyncExitStack
+from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
@@ -24,9 +25,9 @@ from tierway.middleware.config import Settings, read_secret
 from tierway.middleware.demo import DEMO_STORE, start_demo_fleet
 from tierway.middleware.edge import Edge
 from tierway.middleware.fleet_metrics import (
-    MaintenanceCollector,
-    PrefetchCollector,
-    TopologyCollector,
+    maintenance_collector,
+    prefetch_collector,
+    topology_collector,
 )
 from tierway.middleware.length_metrics import LengthCollector
 from tierway.middleware.logs import log_request
@@ -94,6 +95,20 @@ def demo_at_rest(environ: Mapping[str, str]) -> Settings:
     return configuration.demo_settings(urls, store_path=DEMO_STORE, environ=environ)
 
 
+@dataclass(slots=True)
+class _Helpers:
+    """What works beside the road, in a gateway that lives."""
+
+    maintainer: Maintainer | None = None
+    prefetcher: Prefetcher | None = None
+
+    def mended(self) -> Mapping[tuple[str, str], int]:
+        return self.maintainer.outcomes if self.maintainer else {}
+
+    def prefetched(self) -> Mapping[str, int]:
+        return self.prefetcher.outcomes if self.prefetcher else {}
+
+
 async def _assemble(
     settings: Settings,
     environ: Mapping[str, str],
@@ -120,17 +135,17 @@ async def _assemble(
     fleet.follow(Drains(fleet, overlay))
     members = Members(settings, environ, models, fleet, overlay)
     reload = Reloader(settings, environ, made.holder, policies, members, router)
-    maintainer, prefetcher = None, None
+    helpers = _Helpers()
     if live:
         _shadow(settings, pipeline, stage, stack)
         await members.start(settings, stack)
         start_polling(settings, made, transport, stack)
-        prefetcher = started_prefetch(settings, made, models, stack)
-        maintainer = started_maintenance(settings, environ, fleet, overlay, stack)
+        helpers.prefetcher = started_prefetch(settings, made, models, stack)
+        helpers.maintainer = started_maintenance(settings, environ, fleet, overlay, stack)
         if settings.server.watch_config == "on":
             _watch(reload, stack)
     prices = catalog.prices(models)
-    metrics = _metrics(fleet, tiers, stage, dispatcher.balancer, prices, maintainer, prefetcher)
+    metrics = _metrics(fleet, tiers, stage, dispatcher.balancer, prices, helpers)
     tally = Tally(stage.cache.journal, prices)
     tally.start()
     stack.push_async_callback(tally.aclose)
@@ -159,7 +174,7 @@ async def _assemble(
         overlay=overlay,
         policies=policies,
         members=members,
-        maintainer=maintainer,
+        maintainer=helpers.maintainer,
     )
 
 
@@ -203,8 +218,7 @@ def _metrics(
     stage: CacheStage,
     balancer: Balancer,
     prices: Prices,
-    maintainer: Maintainer | None,
-    prefetcher: Prefetcher | None,
+    helpers: _Helpers,
 ) -> Metrics:
     names = [model.name for tier in tiers for model in tier.models]
     return Metrics(
@@ -217,9 +231,9 @@ def _metrics(
         collectors=(
             PolicyCollector(balancer.shadows),
             LengthCollector(balancer.lengths),
-            TopologyCollector(lambda: balancer.places),
-            PrefetchCollector(lambda: prefetcher.outcomes if prefetcher else {}),
-            MaintenanceCollector(lambda: maintainer.outcomes if maintainer else {}),
+            topology_collector(lambda: balancer.places),
+            prefetch_collector(helpers.prefetched),
+            maintenance_collector(helpers.mended),
         ),
         shared=balancer.shared.status,
     )

@@ -92,46 +92,45 @@ def _gauge(
     return family
 
 
-class MaintenanceCollector(Collector):
-    """How often each replica that is here was mended, by outcome."""
+class CountCollector(Collector):
+    """Counts that somebody else keeps, by their labels: read at scrape time."""
 
-    def __init__(self, outcomes: Callable[[], Mapping[tuple[str, str], int]]) -> None:
-        self._outcomes = outcomes
+    def __init__(
+        self,
+        name: str,
+        text: str,
+        labels: tuple[str, ...],
+        counts: Callable[[], Mapping[tuple[str], int] | Mapping[tuple[str, str], int]],
+    ) -> None:
+        self._name, self._text, self._labels, self._counts = name, text, labels, counts
 
     def collect(self) -> Iterable[Metric]:
-        family = CounterMetricFamily(
-            "tierway_maintenance", "Replicas mended, by outcome.", labels=("replica", "outcome")
-        )
-        for labels, count in self._outcomes().items():
+        family = CounterMetricFamily(f"tierway_{self._name}", self._text, labels=self._labels)
+        for labels, count in self._counts().items():
             family.add_metric(labels, count)
         yield family
 
 
-class TopologyCollector(Collector):
-    """How many calls stayed in their zone and group, of those that had one to stay in."""
-
-    def __init__(self, places: Callable[[], Mapping[str, int]]) -> None:
-        self._places = places
-
-    def collect(self) -> Iterable[Metric]:
-        family = CounterMetricFamily(
-            "tierway_topology_requests", "Calls by what became of zone and group.", labels=("kind",)
-        )
-        for kind, count in self._places().items():
-            family.add_metric((kind,), count)
-        yield family
+def topology_collector(places: Callable[[], Mapping[str, int]]) -> CountCollector:
+    return CountCollector(
+        "topology_requests",
+        "Calls by what became of zone and group.",
+        ("kind",),
+        lambda: _single(places()),
+    )
 
 
-class PrefetchCollector(Collector):
-    """How many prompts were prefilled on replicas, by outcome."""
+def maintenance_collector(
+    outcomes: Callable[[], Mapping[tuple[str, str], int]],
+) -> CountCollector:
+    text = "Replicas mended, by outcome."
+    return CountCollector("maintenance", text, ("replica", "outcome"), outcomes)
 
-    def __init__(self, outcomes: Callable[[], Mapping[str, int]]) -> None:
-        self._outcomes = outcomes
 
-    def collect(self) -> Iterable[Metric]:
-        family = CounterMetricFamily(
-            "tierway_prefetch", "Prompts prefilled on replicas, by outcome.", labels=("outcome",)
-        )
-        for outcome, count in self._outcomes().items():
-            family.add_metric((outcome,), count)
-        yield family
+def prefetch_collector(outcomes: Callable[[], Mapping[str, int]]) -> CountCollector:
+    text = "Prompts prefilled on replicas, by outcome."
+    return CountCollector("prefetch", text, ("outcome",), lambda: _single(outcomes()))
+
+
+def _single(counts: Mapping[str, int]) -> dict[tuple[str], int]:
+    return {(name,): count for name, count in counts.items()}

@@ -3,7 +3,7 @@
 `look` gathers what is known of a call, once; `rank` asks the policy in force about a snapshot
 of the fleet; `take` reserves a slot on the best of the ranking, over all gateways. Dispatch,
 `explain` and the benchmarks all go through here, so that they cannot differ. What becomes of a
-lease teaches the learners: see `Learner`.
+lease teaches the learners: see learner.py.
 """
 
 from __future__ import annotations
@@ -40,6 +40,7 @@ from tierway.policies.types import (
     Work,
 )
 from tierway.router.fleet import Fleet
+from tierway.router.learner import Learner
 from tierway.router.lease import Lease
 from tierway.router.predict import PRIOR_TOKENS, LengthHint, LengthPredictor
 from tierway.router.prefixes import Match, PrefixStats
@@ -92,20 +93,6 @@ class Prefixes(Protocol):
     def resize(self, replica: str, blocks: int) -> None: ...
     def trust(self, replica: str, tokens: int) -> float: ...
     def stats(self) -> PrefixStats: ...
-
-
-class Learner(Protocol):
-    """Learns from what became of calls."""
-
-    def on_first_token(self, placed: Placed, lease: Lease, now: float) -> None: ...
-    def on_end(
-        self,
-        placed: Placed,
-        lease: Lease,
-        now: float,
-        error: BaseException | None,
-        usage: Usage | None,
-    ) -> None: ...
 
 
 @dataclass(frozen=True, slots=True)

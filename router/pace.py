@@ -28,6 +28,7 @@ from tierway.policies.types import Pace, ReplicaView, Usage
 from tierway.router.balancer import Placed
 from tierway.router.fleet import Fleet
 from tierway.router.follower import Follower
+from tierway.router.learner import Learner
 from tierway.router.lease import Lease
 from tierway.router.replica import Given, ReplicaSpec
 
@@ -100,7 +101,7 @@ class _Learnt:
         )
 
 
-class PaceLearner(Follower):
+class PaceLearner(Follower, Learner):
     """Teaches `fleet` the pace of its replicas. `priors` by replica id; those left out start
     with the default Pace."""
 

@@ -26,6 +26,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Generic, TypeVar
 
 from tierway.policies.types import Call, Usage
+from tierway.router.learner import Learner
 
 if TYPE_CHECKING:
     from tierway.router.balancer import Placed
@@ -159,7 +160,7 @@ class _Table(Generic[K]):
             del self._means[next(iter(self._means))]
 
 
-class LengthPredictor:
+class LengthPredictor(Learner):
     """Give one to the Balancer: it asks `expect`, and teaches it with the end of each answer."""
 
     def __init__(self, *, levels: int = _LEVELS, sessions: int = _SESSIONS) -> None:
@@ -206,9 +207,6 @@ class LengthPredictor:
             model: LengthError(judged.answers, *(mean.mean for mean in judged.means))
             for model, judged in self._judged.items()
         }
-
-    def on_first_token(self, placed: Placed, lease: Lease, now: float) -> None:
-        """Nothing: usage comes with the end."""
 
     def on_end(
         self,

@@ -16,6 +16,7 @@ from tierway.policies.types import ReplicaView, Usage
 from tierway.router.facts import Facts
 from tierway.router.fleet import Fleet
 from tierway.router.follower import Follower
+from tierway.router.learner import Learner
 from tierway.router.lease import Lease
 from tierway.router.replica import ReplicaSpec
 
@@ -37,7 +38,7 @@ class _Seen:
     least_idle_use: float | None = None
 
 
-class PressureWatch(Follower):
+class PressureWatch(Follower, Learner):
     """A Learner too. An index of `alert` or more for `for_s` is logged, and its end."""
 
     def __init__(self, fleet: Fleet, *, alert: float = 0.5, for_s: float = 20.0) -> None:
@@ -69,9 +70,6 @@ class PressureWatch(Follower):
         found = index(tuple(seen.readings), seen.least_idle_use)
         self._fleet.set_pressure(spec.id, found)
         self._tell(spec, seen.alarm, now, found)
-
-    def on_first_token(self, placed: Placed, lease: Lease, now: float) -> None:
-        """Nothing: memory shows in the end."""
 
     def on_end(
         self,

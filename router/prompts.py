@@ -9,19 +9,17 @@ from tierway.policies.types import Usage
 from tierway.policies.usage import reported_cached
 from tierway.router.balancer import Placed
 from tierway.router.fleet import Fleet
+from tierway.router.learner import Learner
 from tierway.router.lease import Lease
 from tierway.router.prefixes import PrefixIndex
 from tierway.router.ratio import TokenRatios
 
 
-class PromptLearner:
+class PromptLearner(Learner):
     """A Learner. Give the Balancer the same `prefixes` and `ratios`."""
 
     def __init__(self, prefixes: PrefixIndex, ratios: TokenRatios) -> None:
         self._prefixes, self._ratios = prefixes, ratios
-
-    def on_first_token(self, placed: Placed, lease: Lease, now: float) -> None:
-        """Nothing: usage comes with the end."""
 
     def on_end(
         self,
