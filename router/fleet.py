@@ -23,8 +23,6 @@ from tierway.router.replica import NOTHING, Given, Replica, ReplicaSpec, view_of
 
 logger = logging.getLogger(__name__)
 
-_SAME_START_S = 1.0  # some exporters round, and clocks are set
-
 
 class Fleet:
     """What is told of a replica that has left is dropped: late facts of it harm nobody. One that
@@ -204,7 +202,7 @@ class Fleet:
         replica = self._replicas.get(replica_id)
         if replica is None:
             return
-        if _another(replica.facts.process_start_s, facts.process_start_s):
+        if facts.process_start_s is not None and replica.begins(facts.process_start_s):
             self._restarted(replica)
         was_asleep = replica.facts.asleep
         replica.facts, replica.view = facts.after(replica.facts), None
@@ -351,8 +349,3 @@ class Fleet:
         out = sum(1 for r in others if not r.breaker.allows(now))
         proven = reliable > 0 and not isinstance(error, UpstreamTimeout | SlowFirstToken)
         return proven or may_open(out, len(peers))
-
-
-def _another(known_s: float | None, told_s: float | None) -> bool:
-    """Whether these starts are of two processes."""
-    return known_s is not None and told_s is not None and abs(told_s - known_s) > _SAME_START_S

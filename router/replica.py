@@ -16,6 +16,9 @@ from tierway.router.gpus import GpuSource
 
 NOTHING = Counts()
 
+_SAME_START_S = 1.0  # some exporters round, and clocks are set
+_STARTS = 16
+
 Given = tuple[int, float]
 """Uncached prompt tokens, and their pairs (see Work)."""
 
@@ -76,6 +79,7 @@ class Replica:
     recent_s: float = 0.0
     recent_at_s: float = 0.0
     unread: list[tuple[float, int, Callable[[], None]]] = field(default_factory=list)
+    starts: tuple[float, ...] = ()
     served: int = 0
     failed: int = 0
     draining: bool = False
@@ -93,6 +97,14 @@ class Replica:
         if self.draining:
             return "draining"
         return self.barred or ("asleep" if self.facts.asleep else "")
+
+    def begins(self, start_s: float) -> bool:
+        """Whether this start is that of a process after others. Those that were seen before are no
+        news: several engines may stand behind one address, and answer in turn."""
+        known = any(abs(start_s - one) <= _SAME_START_S for one in self.starts)
+        if not known:
+            self.starts = (*self.starts[1 - _STARTS :], start_s)
+        return not known and len(self.starts) > 1
 
     def fade(self, now: float) -> None:
         """Lets the recent work fade to this moment."""

@@ -18,6 +18,7 @@ from tierway.policies.types import BalanceAsk, Pace, ReplicaView, Work
 from tierway.router.drains import DrainBound
 from tierway.router.facts import Facts
 from tierway.router.fleet import Fleet
+from tierway.router.follower import Follower
 from tierway.router.pace import PaceLearner
 from tierway.router.prefixes import PrefixIndex
 from tierway.router.replica import ReplicaSpec
@@ -121,6 +122,37 @@ def test_another_process_at_the_same_address_is_known_for_nothing() -> None:
     assert prefixes.match((1, 2, 3)).held == {}
     lease.finish()
     assert fleet.view("a").inflight == 0
+
+
+def test_engines_that_answer_in_turn_behind_one_address_are_no_restarts() -> None:
+    fleet, _ = fleet_of()
+    heard: list[float] = []
+
+    class Heard(Follower):
+        def on_restart(self, spec: ReplicaSpec) -> None:
+            heard.append(1.0)
+
+    fleet.follow(Heard())
+    for _ in range(10):
+        for start_s in (1000.0, 2000.0, 3000.0):
+            fleet.update_facts("a", Facts(running=0, process_start_s=start_s))
+    assert len(heard) == 2  # until all three were seen
+    fleet.update_facts("a", Facts(running=0, process_start_s=9000.0))
+    assert len(heard) == 3
+
+
+def test_many_restarts_are_each_noticed() -> None:
+    fleet, _ = fleet_of()
+    heard: list[str] = []
+
+    class Heard(Follower):
+        def on_restart(self, spec: ReplicaSpec) -> None:
+            heard.append(spec.id)
+
+    fleet.follow(Heard())
+    for number in range(40):
+        fleet.update_facts("a", Facts(running=0, process_start_s=1000.0 + 60.0 * number))
+    assert len(heard) == 39
 
 
 def test_a_restart_forgets_failures_and_keeps_what_is_open() -> None:
