@@ -114,10 +114,10 @@ async def _outside(networks: Sequence[str], spec: ReplicaSpec) -> str:
         try:
             found = await _addresses(Origin.parse(url))
         except OSError as error:
-            return f"{url} cannot be resolved: {error}; it must lie"
+            return f"{url} cannot be resolved: {error}; it must be"
         for address in found:
             if not any(address in network for network in allowed):
-                return f"{url} ({address}) lies not"
+                return f"{url} ({address}) is not"
     return ""
 
 
