@@ -120,7 +120,7 @@ def test_traces_of_who_has_left_are_found(tmp_path: Path) -> None:
 
 def test_a_short_soak_loses_nothing(capsys: pytest.CaptureFixture[str]) -> None:
     need_redis()
-    arguments = ["--minutes", "0.2", "--every", "1.5", "--clients", "6", "--healthy", "--json"]
+    arguments = ["--minutes", "0.1", "--every", "1", "--clients", "6", "--healthy", "--json"]
     assert soak.main(arguments) == 0, capsys.readouterr().out
     found = json.loads(capsys.readouterr().out)
     assert found["faults"] == []

@@ -21,7 +21,7 @@ SOURCE = Source("small", "m", "r")
 RULES = JoinRules(max_items=8, wait_s=0.002, max_prompt_tokens=50)
 
 
-def call(path: str, tenant: str = "", timeout_s: float = 30.0, **body: Any) -> Call:
+def call(path: str, tenant: str = "", timeout_s: float = 1e6, **body: Any) -> Call:
     return PATHS[f"/v1/{path}"].parse(
         orjson.dumps({"model": "m", **body}),
         {},
